@@ -5,9 +5,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Passed on to what the target runs: make train ARGS="--seed 3 --n-actors 4"
+# Arguments for the target's program: make train ARGS="--seed 3 --n-actors 4"
 ARGS   ?=
-# Passed on to pytest: make unit PYTEST_ARGS="-k vtrace -x"
+# Arguments for pytest: make unit PYTEST_ARGS="-k vtrace -x"
 PYTEST_ARGS ?=
 
 SOURCES     := services actor learner tests benchmarks examples clients docs
@@ -17,19 +17,19 @@ PROTOS       = $(shell find proto/rollcast -name '*.proto')
 # a file without a service would only get an empty _pb2_grpc.py
 SERVICES     = $(shell grep -rl --include='*.proto' '^service ' proto/rollcast)
 PROTOC       = $(BIN)/python -m grpc_tools.protoc -Iproto
-# Where it is set, each of the processes that tests start compiles all modules anew, and so does each of pytest's.
+# If it is set, each process of pytest, and each process that a test starts, compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
-# How many tests run at once: one more than there are cores, because some of them wait.
-TEST_PROCESSES ?= 3
-# those that can be run, but for the recipes, which take hours, for sb3, which needs `make peers`, for gpu, which is
-# `make gpu`, for report, which measures nothing, and for the two of `make bench-against`; the rest is what they share
+# How many tests run at once: twice as many as the two cores of CI, because many of them wait.
+TEST_PROCESSES ?= 4
+# All benchmarks except recipes, which take hours; sb3, which needs `make peers`; gpu, which is `make gpu`; report, which
+# measures nothing; and the two of `make bench-against`. Files without `__main__` are shared by benchmarks.
 BENCHMARKS   = $(filter-out recipes report sb3 gpu against against_drivers,$(patsubst benchmarks/%.py,%,$(shell grep -l '^if __name__ == "__main__"' benchmarks/*.py)))
 # The slowest tests are named at the end: CI has 25 minutes. tests/stages.py reads the report.
 PYTEST       = $(BIN)/python -m pytest --durations=20 --durations-min=5 --junitxml=build/tests/$@.xml $(PYTEST_ARGS)
-# Each process takes the next file, in the order of tests/conftest.py: what the tests of a file share is made once.
+# Each process takes the next file, in the order of tests/conftest.py, so that fixtures of a file are made once.
 SHARED_OUT   = --dist loadfile --no-loadscope-reorder --numprocesses $(TEST_PROCESSES)
-# Each check uses one core: two at a time. The stages after them use both.
-CHECKS       = types collect docs format-check lint imports proto-check
+# Each check uses one core: two at a time, beside the stages, whose tests wait now and then.
+CHECKS       = types docs format-check lint imports proto-check
 STAGES      ?= pytest
 
 WALKS        = tests/integration/test_run_ends.py tests/attacks/test_leaving_clients.py
@@ -39,7 +39,7 @@ WALKS        = tests/integration/test_run_ends.py tests/attacks/test_leaving_cli
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
-# -- the environment: each step leaves a file, so the second make does nothing --
+# -- the environment: each step leaves a file, so that a second make does nothing --
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -49,8 +49,8 @@ $(VENV)/.made:
 	    "copy this checkout to such a folder, or keep the environment in another: make VENV=\$$HOME/rollcast-venv" >&2; exit 1; }
 	@touch $@
 
-# torch alone and first, at exactly the version of constraints.txt: no other package then has a say in which torch it
-# is, and none brings the newest one with its gigabytes of CUDA.
+# torch alone and first, at the version of constraints.txt. Otherwise another package may pull in the newest torch, with
+# gigabytes of CUDA.
 $(VENV)/.torch: $(VENV)/.made constraints.txt
 	$(BIN)/pip install --quiet $(CONSTRAINTS) torch
 	@touch $@
@@ -73,20 +73,20 @@ $(VENV)/.docs: $(VENV)/.dev
 .PHONY: env
 env: $(VENV)/.dev ## make .venv with the project, editable, and the development tools
 
-# -- what people type --
+# -- targets for users --
 
-# CartPole is solved by IMPALA in a tenth of PPO's time. Whatever you name is learnt by the default.
+# IMPALA solves CartPole in a tenth of PPO's time. If you choose an environment or an algorithm, the defaults apply.
 FIRST_CONTACT = $(if $(filter --env-id% --algorithm% --recipe% --resume% --config%,$(ARGS))$(ROLLCAST_ENV_ID)$(ROLLCAST_ALGORITHM)$(ROLLCAST_RECIPE),,--algorithm impala)
 
 .PHONY: train
-train: $(VENV)/.runtime ## install what running needs and train CartPole-v1; ARGS="--seed 3" for more
+train: $(VENV)/.runtime ## install what training needs, and train CartPole-v1; ARGS="--seed 3" for more
 	$(BIN)/rollcast train $(FIRST_CONTACT) $(ARGS)
 
 .PHONY: test
 test: $(VENV)/.docs ## everything CI runs; a stage that fails does not hide the others
-	@$(BIN)/python -m tests.stages --at-once $(CHECKS) -- $(STAGES)
+	@$(BIN)/python -m tests.stages --at-once $(CHECKS) -- collect $(STAGES)
 
-# mypy checks again only what has changed, and what imports it: the first run takes a minute longer.
+# mypy rechecks only changed modules and their importers: the first run takes a minute longer.
 .PHONY: quick
 quick: format lint types ## the inner loop: format, lint, types, and the unit tests that take less than half a second each
 	$(PYTEST) $(SHARED_OUT) -m 'not slow' -q tests/unit tests/contract
@@ -97,7 +97,7 @@ bench: env ## run every benchmark, one after the other, and print their tables; 
 	  echo "== python -m benchmarks.$$name" && $(BIN)/python -m benchmarks.$$name $(ARGS) || exit 1; \
 	done
 
-# The commit may stand where a target would: make bench-against 31ce8b1.
+# The commit may be given as a second target: make bench-against 31ce8b1.
 ifeq ($(firstword $(MAKECMDGOALS)),bench-against)
 COMMIT ?= $(word 2,$(MAKECMDGOALS))
 $(filter-out bench-against,$(MAKECMDGOALS)):
@@ -114,21 +114,21 @@ benchmark-recipes: env ## train recipes with several seeds, and print when they 
 	$(BIN)/python -m benchmarks.recipes $(ONLY) $(ARGS)
 
 .PHONY: benchmark-first-contact
-benchmark-first-contact: env ## each algorithm with its defaults on tasks it was not tuned for, beside SB3; goes on where it was; ONLY="pendulum" for some
+benchmark-first-contact: env ## each algorithm with its defaults on tasks it was not tuned for, beside SB3; continues where it stopped; ONLY="pendulum" for some
 	$(BIN)/python -m benchmarks.first_contact $(ONLY) $(ARGS)
 
 .PHONY: peers
-peers: env ## install what `make bench ONLY=replay ARGS=--peers`, `ONLY=sb3` and `make benchmark-first-contact` need
+peers: env ## install the packages that `make bench ONLY=replay ARGS=--peers`, `ONLY=sb3` and `make benchmark-first-contact` need
 	$(BIN)/pip install --quiet $(CONSTRAINTS) --group peers
 
 # -- the steps of make test --
 
 .PHONY: checks
 checks: $(VENV)/.docs ## format, lint, types, imports, the stubs and the documentation's site
-	@$(BIN)/python -m tests.stages --at-once $(CHECKS)
+	@$(BIN)/python -m tests.stages --at-once $(CHECKS) collect
 
 .PHONY: format
-format: env ## rewrite the sources in the house's format
+format: env ## format the sources
 	$(BIN)/ruff check --quiet --fix-only $(CODE)
 	$(BIN)/ruff format $(CODE)
 	cd proto && $(abspath $(BIN))/buf format -w
@@ -138,46 +138,46 @@ format-check: env ## whether `make format` would change anything
 	$(BIN)/ruff format --check $(CODE)
 
 .PHONY: lint
-lint: env ## ruff's rules; changes nothing
+lint: env ## check ruff's rules; changes no file
 	$(BIN)/ruff check $(CODE)
 
 .PHONY: types
 types: env ## mypy, strict
 	$(BIN)/mypy
 
-# It also leaves the compiled tests, which every process of the stages would make for itself.
+# It also compiles the tests, so that the processes of the stages need not.
 .PHONY: collect
 collect: env ## whether pytest can import every test
 	@found=$$($(BIN)/python -m pytest --collect-only --quiet 2>&1) || { echo "$$found" | tail -n 60; exit 1; }
 
 .PHONY: imports
-imports: env ## who may import whom
+imports: env ## check which package may import which
 	$(BIN)/lint-imports
 
 .PHONY: proto
-proto: env ## make the stubs beside the .proto files again
+proto: env ## generate the stubs beside the .proto files
 	$(PROTOC) --python_out=proto --pyi_out=proto $(PROTOS)
 	$(PROTOC) --grpc_python_out=proto $(SERVICES)
 
 .PHONY: proto-check
-proto-check: env ## lint and format of the .proto files, and whether the committed stubs are theirs
+proto-check: env ## check lint and format of the .proto files, and whether the committed stubs match them
 	cd proto && $(abspath $(BIN))/buf lint && $(abspath $(BIN))/buf format --diff --exit-code
 	@made=$$(mktemp -d) && trap 'rm -rf "$$made"' EXIT && \
 	$(PROTOC) --python_out="$$made" --pyi_out="$$made" $(PROTOS) && \
 	$(PROTOC) --grpc_python_out="$$made" $(SERVICES) && \
 	diff -r -x '*.proto' -x '__init__.py' -x py.typed -x __pycache__ "$$made/rollcast" proto/rollcast || \
-	{ echo 'proto: the committed stubs are not what the .proto files make; run: make proto' >&2; exit 1; }
+	{ echo 'proto: the committed stubs do not match the .proto files; run: make proto' >&2; exit 1; }
 
-# NO_MKDOCS_2_WARNING: the theme prints on every build that it gets fixes until May 2027, and has a successor.
+# NO_MKDOCS_2_WARNING: otherwise the theme announces its end of support, May 2027, on every build.
 .PHONY: docs
-docs: $(VENV)/.docs ## the documentation's site in build/site; warnings are errors, and nothing is fetched
+docs: $(VENV)/.docs ## build the documentation's site in build/site; warnings are errors, and nothing is downloaded
 	$(BIN)/python -m docs.site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
 
 UNIT = tests/unit tests/contract tests/attacks $(wildcard tests/budgets)
 
-# In one run: tests with containers and those of deadlines wait, and those with processes compute meanwhile. Should the
-# images not build, the tests that need them build them again, fail and say why.
+# One run for all tests, so that some compute while others wait for containers or deadlines. If the images do not
+# build, the tests that need them build them again, fail and report why.
 .PHONY: pytest
 pytest: env ## every test; without a Docker engine, or a Slurm cluster, those that need it are skipped
 	-@! docker info >/dev/null 2>&1 || $(MAKE) --no-print-directory --silent images
@@ -187,7 +187,7 @@ pytest: env ## every test; without a Docker engine, or a Slurm cluster, those th
 unit: env ## unit tests, golden wire bytes, hostile input
 	$(PYTEST) $(SHARED_OUT) $(UNIT)
 
-# Libraries choose their instructions once a process, so this is a run of pytest for each, two at a time.
+# Libraries choose their instructions once per process, so each instruction set gets its own run of pytest.
 .PHONY: numeric
 numeric: env ## tests of computed numbers with every instruction set of this processor, on one thread and on two
 	$(BIN)/python -m tests.numeric $(PYTEST_ARGS)
@@ -200,11 +200,11 @@ integration: env ## real servers and processes, and clients in other languages (
 e2e: env images ## real containers on a Docker engine, and a real Slurm cluster
 	$(PYTEST) $(SHARED_OUT) tests/e2e
 
-# Other Pythons than that of the environment, and no torch: light-3.12 takes python3.12, or pyenv's.
+# For Pythons other than that of the environment, and without torch: light-3.12 uses python3.12, or pyenv's.
 light-%: env ## unit tests of the installation without torch on another Python, in build/light: make light-3.12
 	@.ci/light $* $(BIN)/pip --junitxml=build/tests/$@.xml $(PYTEST_ARGS)
 
-# Speed depends on the machine, and decides nothing.
+# Speed depends on the machine, so this stage never fails.
 .PHONY: speed
 speed: env ## three minutes of make bench-against
 	@$(MAKE) --no-print-directory bench-against ARGS=--quick || \
@@ -213,39 +213,43 @@ speed: env ## three minutes of make bench-against
 # -- the rest --
 
 .PHONY: release-check
-release-check: env ## whether this tree can be released: both packages built, installed, light and full, README rendered
+release-check: env ## whether this tree can be released: builds both packages, installs them light and full, renders the README
 	$(BIN)/python -m tests.release
 
 .PHONY: chaos
-chaos: env ## 1,000 faults upon actors, learners, files, disks, clocks and networks, and the books kept; ARGS="--seed 3"
+chaos: env ## inject 1,000 faults into actors, learners, files, disks, clocks and networks; nothing may be lost; ARGS="--seed 3"
 	$(BIN)/python -m tests.chaos $(ARGS)
 
 .PHONY: simulate
-simulate: env ## the real parts in one thread, in orders that seeds decide, with faults; ARGS="--seconds 600", "--prove"
+simulate: env ## run the real parts in one thread, in random orders from seeds, with faults; ARGS="--seconds 600", "--prove"
 	$(BIN)/python -m tests.simulation $(ARGS)
 
 .PHONY: matrix
-matrix: env ## combinations of all that may be chosen: each trains and resumes, or is refused; ARGS="--sample 500 --seed 3"
+matrix: env ## combinations of settings: each trains and resumes, or is refused; ARGS="--sample 500 --seed 3"
 	$(BIN)/python -m tests.matrix $(ARGS)
 
 .PHONY: soak
-soak: env ## half an hour of learners and actors: memory, threads, descriptors flat? ARGS="--minutes 5 --plot soak.svg"
+soak: env ## run learners and actors for half an hour, and find leaks of memory, threads and descriptors; ARGS="--minutes 5 --plot soak.svg"
 	$(BIN)/python -m tests.soak $(ARGS)
 
 .PHONY: attacks
-attacks: env ## hostile clients: what each attack, each field of each RPC and each socket costs others; ARGS="--seconds 5"
+attacks: env ## measure what hostile clients cost others: attacks, fields of each RPC, and sockets; ARGS="--seconds 5"
 	$(BIN)/python -m tests.attacks $(ARGS)
 
+.PHONY: gpu
+gpu: env ## every test and benchmark that needs a GPU, in one table; ARGS="--only updates" for some
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
+
 .PHONY: walks
-walks: env ## every case of the walks over what there is, of which make test has some
+walks: env ## every case of the walks; make test runs only some of them
 	$(PYTEST) --dist worksteal --numprocesses $(TEST_PROCESSES) -m 'whole or not whole' $(WALKS)
 
 .PHONY: fuzz
-fuzz: env ## hostile input by the million for every decoder; ARGS="--messages 10000 --seed 4 --only rollout" for less
+fuzz: env ## a million hostile messages for every decoder; ARGS="--messages 10000 --seed 4 --only rollout" for less
 	$(BIN)/python -m tests.fuzz $(or $(ARGS),--messages 1000000 --seed 3)
 
 .PHONY: budgets
-budgets: env ## the work of the hot paths, counted, beside what is recorded; ARGS=--record writes it down
+budgets: env ## count the work of the hot paths, and compare it with the record; ARGS=--record updates the record
 	$(BIN)/python -m tests.budgets $(ARGS)
 
 .PHONY: images
@@ -260,6 +264,6 @@ clean: ## remove the environment and every cache; runs/ stays
 	find . -type d -name __pycache__ -prune -exec rm -rf {} +
 
 .PHONY: help
-help: ## this list
+help: ## print this list
 	@sed -n 's/^\([a-z0-9%-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 	  while IFS='|' read -r target what; do printf '%-15s %s\n' "$$target" "$$what"; done

@@ -4,15 +4,26 @@
 
 A round `2x64` is two actors of 64 environments each. Batches set by hand have a quarter of the round, half, and twice
 as much, as far as the algorithm takes them. CartPole-v1 until 475 over 100 episodes, or the default number of steps.
+
+For PPO, a line below the table states the ceiling of its default batch: the env steps/s of a process that only computes
+the same passes, written in plain torch, on one thread.
 """
 
 import argparse
-from typing import Any
+import time
+from typing import Any, Final
+
+import torch
+from torch import nn
 
 from benchmarks.solve import solve
 from benchmarks.table import Figure, print_table
+from rollcast.learner.algorithms.defaults import ALGORITHM_DEFAULTS
+from rollcast.learner.algorithms.minibatches import default_minibatch_steps
+from rollcast.learner.algorithms.ppo_settings import PpoSettings
 
 ENV_ID = "CartPole-v1"
+_CEILING_UPDATES: Final = 5
 
 
 def measure(
@@ -34,6 +45,36 @@ def measure(
     )
 
 
+def bare_ppo_steps_per_s(n_steps: int) -> list[float]:
+    """Returns the env steps/s of updates from a batch of random steps, one figure for each update."""
+    torch.set_num_threads(1)
+    n_epochs = PpoSettings().n_epochs
+    minibatch_steps = default_minibatch_steps(n_steps, n_epochs=n_epochs, recurrent=False)
+
+    def mlp(n_outputs: int) -> nn.Sequential:
+        return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, n_outputs))
+
+    actor, critic = mlp(2), mlp(1)
+    weights = [*actor.parameters(), *critic.parameters()]
+    adam = torch.optim.Adam(weights, fused=True)
+    observation, action = torch.randn(n_steps, 4), torch.randint(0, 2, (n_steps, 1))
+    advantage, target, log_prob = torch.randn(n_steps, 1), torch.randn(n_steps, 1), torch.full((n_steps, 1), -0.7)
+    rates = []
+    for _ in range(_CEILING_UPDATES):
+        began = time.perf_counter()
+        for _ in range(n_epochs):
+            for rows in torch.split(torch.randperm(n_steps), minibatch_steps):
+                seen, weighed = observation[rows], advantage[rows]
+                ratio = (actor(seen).log_softmax(-1).gather(-1, action[rows]) - log_prob[rows]).exp()
+                gain = torch.minimum(ratio * weighed, ratio.clamp(0.8, 1.2) * weighed).mean()
+                adam.zero_grad()
+                ((critic(seen) - target[rows]).square().mean() - gain).backward()
+                nn.utils.clip_grad_norm_(weights, 0.5)
+                adam.step()
+        rates.append(n_steps / (time.perf_counter() - began))
+    return rates
+
+
 def batch_sizes(algorithm: str, n_actors: int, n_envs: int) -> list[int]:
     """Returns the batch sizes to set by hand."""
     whole = n_actors * n_envs
@@ -51,15 +92,19 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=100, help="the first of them")
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    rows = []
+    rows, ceilings = [], []
     for size in options.rounds:
         n_actors, n_envs = map(int, size.split("x"))
+        if options.algorithm == "ppo":
+            rates = bare_ppo_steps_per_s(n_actors * n_envs * ALGORITHM_DEFAULTS["ppo"]["n_rollout_steps"])
+            ceilings.append(f"{size}: the passes in plain torch make {Figure(rates)} env steps/s")
         for batch_size in (None, *batch_sizes(options.algorithm, n_actors, n_envs)):
             shown = "default" if batch_size is None else str(batch_size)
             rows.append((size, shown, *measure(options.algorithm, n_actors, n_envs, batch_size, seeds)))
     print_table(
         ("round", "batch", "solved", "seconds", "env steps", "env steps/s", "mean lag (runs)", "largest lag"), rows
     )
+    print(*ceilings, sep="\n")
 
 
 if __name__ == "__main__":

@@ -3,17 +3,20 @@
     make benchmark-first-contact [ONLY="cartpole pendulum"] [ARGS="--seeds 3 --algorithms ppo,appo,sb3-ppo"]
 
 A run is `rollcast train --env-id ... --algorithm ... --total-steps ... --seed ...` and nothing else, but for a memory
-and its first settings where the task needs one; theirs is `PPO("MlpPolicy", env).learn(...)`.
+and its first settings where the task needs one; theirs is `PPO("MlpPolicy", env).learn(...)`. `advised` is the row of
+the table in docs/howto/choose_algorithm.md with its first settings.
 Both take the same steps: as many as fit into about a minute of one core, fewer for algorithms with a replay buffer,
 which compute longer for each. Afterwards the last policy plays 20 episodes with its likeliest actions and 20 with drawn
 ones, from seeds that training did not have; the better mean counts, for both systems. A run that fails counts, with its
 reason.
 
-Each run is written to the file of results as soon as it has ended, and the next call leaves out what is there.
+Each run is written to the file of results as soon as it has ended, and the next call leaves out what is there. Below
+the table stand the marks: on how many tasks the default and the advice are level with SB3's, and which runs fail them.
 """
 
 import argparse
 import json
+import math
 import os
 import resource
 import subprocess
@@ -23,18 +26,24 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from benchmarks.table import Figure, print_table
+from rollcast.learner.algorithms.defaults import DEFAULT_ALGORITHM
 
 TASKS_MODULE: Final = "benchmarks.first_contact_tasks"
-ROLLCAST: Final = ("impala", "ppo", "appo", "sac", "dqn", "r2d2")
+ADVISED: Final = "advised"
+ROLLCAST: Final = ("impala", "ppo", "appo", "sac", "dqn", "r2d2", ADVISED)
 PEERS: Final = ("sb3-ppo", "sb3-dqn", "sb3-sac")
 FROM_REPLAY: Final = ("sac", "dqn", "r2d2", "sb3-dqn", "sb3-sac")
 EPISODES: Final = 20
 EVALUATION_SEED: Final = 987_654
 # A run that takes longer has failed: its budget is about a minute.
 MOST_S: Final = 900.0
+# Ours is level if its median is at most so much below theirs: a share of theirs, or an amount.
+LEVEL_SHARE: Final = 0.05
+LEVEL_AMOUNT: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +143,12 @@ TASKS: Final = {
 }
 
 
+def advised(task: Task) -> tuple[str, Sequence[str]]:
+    """Returns what the table of docs/howto/choose_algorithm.md advises: the algorithm, and its first settings."""
+    settings = ("--ppo.entropy-cost", "0.01") if task.actions == "discrete" else ()
+    return "ppo", task.options.get("ppo", settings)
+
+
 def fits(task: Task, algorithm: str) -> bool:
     """Returns whether an algorithm can learn the task at all: its actions, and a memory."""
     name = algorithm.removeprefix("sb3-")
@@ -151,6 +166,8 @@ def train_ours(task: Task, algorithm: str, seed: int, folder: Path) -> dict[str,
     run, figures = folder / "run", folder / "figures.json"
     steps = task.dear_steps if algorithm in FROM_REPLAY else task.steps
     options = task.options.get(algorithm, ())
+    if algorithm == ADVISED:
+        algorithm, options = advised(task)
     command = [sys.executable, "-m", "rollcast.learner"]
     environment = ["--env-id", task.env_id, "--env-kwargs", json.dumps(dict(task.env_kwargs))]
     subprocess.run(
@@ -268,6 +285,43 @@ def tell(results: Sequence[Mapping[str, Any]], tasks: Sequence[str], algorithms:
     print_table(("task", *algorithms), rows)
 
 
+def marks(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns a line for each mark: whether the results meet it, and where they do not."""
+
+    def middle(name: str, algorithm: str) -> float | None:
+        cell = [one for one in results if (one["task"], one["algorithm"]) == (name, algorithm)]
+        # A run that failed has the worst return.
+        returns = [max(one["means"].values()) if "means" in one else -math.inf for one in cell]
+        return median(returns) if returns else None
+
+    def of_level(ours: str, peers: Sequence[str], name_of_peers: str) -> str:
+        n_level, short = 0, []
+        for name in TASKS:
+            mine = middle(name, ours)
+            theirs = [value for peer in peers if (value := middle(name, peer)) is not None]
+            if mine is None or not theirs:
+                continue
+            best = max(theirs)
+            if mine >= best or math.isclose(mine, best, rel_tol=LEVEL_SHARE, abs_tol=LEVEL_AMOUNT):
+                n_level += 1
+            else:
+                short.append(f"{name} ({mine:.4g}, theirs {best:.4g})")
+        line = f"{ours} is level with {name_of_peers} on {n_level} of {n_level + len(short)} tasks"
+        return f"{line}; not on {', '.join(short)}" if short else line
+
+    def runs(ones: Sequence[Mapping[str, Any]]) -> str:
+        return ", ".join(f"{one['task']} by {one['algorithm']}, seed {one['seed']}" for one in ones) or "none"
+
+    ours = [one for one in results if one["algorithm"] in ROLLCAST]
+    below = [one for one in ours if "means" in one and max(one["means"].values()) < TASKS[one["task"]].random]
+    return [
+        of_level(DEFAULT_ALGORITHM, ["sb3-ppo"], "SB3's PPO"),
+        of_level(ADVISED, PEERS, "the best of SB3's"),
+        f"runs of ours below random actions: {runs(below)}",
+        f"runs of ours that failed: {runs([one for one in ours if 'failure' in one])}",
+    ]
+
+
 def main() -> None:
     """Makes the runs that are missing, and prints the table of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -299,6 +353,8 @@ def main() -> None:
                     file.write(json.dumps(results[-1]) + "\n")
                 print(json.dumps(results[-1]), flush=True)
     tell(results, tasks, algorithms)
+    print()
+    print("\n".join(marks(results)))
 
 
 if __name__ == "__main__":

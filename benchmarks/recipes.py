@@ -5,7 +5,8 @@
 
 Every 5,000 steps, 20 episodes with the likeliest actions and fixed seeds evaluate the policy. A recipe reaches the
 threshold with the first policy whose mean return is not below it, at the steps when that policy was due. The table
-shows the median over the seeds, and the quartiles; a seed that does not get there counts as infinite.
+shows the median over the seeds, and the quartiles; a seed that does not get there, or whose command fails, counts as
+infinite.
 
 Actors and evaluations are in the learner's thread. So no evaluation is skipped, the same seed takes the same steps
 again, and the seconds are those of one core, imports and evaluations included. With --processes, two actors and the
@@ -61,11 +62,19 @@ def threshold_of(recipe: dict[str, Any]) -> float:
 def train(
     name: str, seed: int, run_dir: Path, options: Sequence[str], *, actors: Sequence[str] = SEQUENTIAL
 ) -> list[Evaluated]:
-    """Runs `rollcast train --recipe`; returns its evaluations in the order of their steps."""
+    """Runs `rollcast train --recipe`; returns its evaluations in the order of their steps.
+
+    Raises:
+        subprocess.CalledProcessError: The command failed; `stderr` has the reason.
+    """
     command = [sys.executable, "-m", "rollcast.learner", "train", "--recipe", name, "--seed", str(seed)]
     started = time.time()
     subprocess.run(
-        [*command, *EVALUATION, *actors, *options, "--run-dir", str(run_dir)], check=True, stdout=subprocess.DEVNULL
+        [*command, *EVALUATION, *actors, *options, "--run-dir", str(run_dir)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     records = map(json.loads, RunDirectory(run_dir).metrics_path.read_text().splitlines())
     played = [
@@ -97,9 +106,17 @@ def measure(
     threshold = threshold_of(recipe)
     # Without a goal, a run goes on to its last step.
     options = ("--stop-return", str(threshold) if in_a_row == 1 else "1e9")
-    steps, seconds = [], []
+    steps, seconds, n_failed = [], [], 0
     for seed in seeds:
-        evaluations = train(name, seed, folder / f"{name}-{seed}", options, actors=actors)
+        try:
+            evaluations = train(name, seed, folder / f"{name}-{seed}", options, actors=actors)
+        except subprocess.CalledProcessError as error:
+            steps.append(math.inf)
+            seconds.append(math.inf)
+            n_failed += 1
+            reason = ((error.stderr or "").strip().splitlines() or ["?"])[-1]
+            print(f"{name}, seed {seed}: failed: {reason}", flush=True)
+            continue
         reached = first_above(evaluations, threshold, in_a_row)
         steps.append(reached.env_steps if reached else math.inf)
         seconds.append(reached.seconds if reached else math.inf)
@@ -109,7 +126,7 @@ def measure(
         f"`{name}`",
         recipe["env_id"],
         f"{threshold:g}" + (f", {in_a_row} in a row" if in_a_row > 1 else ""),
-        f"{sum(map(math.isfinite, steps))} of {len(seeds)}",
+        f"{sum(map(math.isfinite, steps))} of {len(seeds)}" + (f", {n_failed} failed" if n_failed else ""),
         spread(steps, ",.0f"),
         spread(seconds, ".1f"),
     )

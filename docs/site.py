@@ -123,7 +123,7 @@ def page_of_package(package: str) -> str:
 
 def page_of_commands() -> str:
     """Returns the page of all commands, each with its whole help."""
-    page = "# Commands\n\nEvery command with all its options, as `rollcast COMMAND --help-all` prints them.\n"
+    page = "# Commands\n\nThis page lists all commands and options, as `rollcast COMMAND --help-all` prints them.\n"
     for name, command in COMMANDS.items():
         typed = [name, command.subcommand] if command.subcommand else [name]
         page += _help_of(typed)
@@ -146,7 +146,7 @@ def page_of_modules() -> str:
     page = "# Modules\n"
     for package in (*PACKAGES, "tools"):
         folder = ROOT / ("learner" if package == "tools" else package) / "rollcast" / package
-        page += f"\n## {package}\n\n| module | what it holds or does |\n|---|---|\n"
+        page += f"\n## {package}\n\n| module | purpose |\n|---|---|\n"
         for path in sorted(folder.rglob("*.py")):
             if path.name == "__init__.py":
                 continue

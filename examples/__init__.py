@@ -1,1 +1,1 @@
-"""Small programs that run as they are; the README explains them."""
+"""Small, complete programs; the pages of the documentation refer to them."""

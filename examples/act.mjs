@@ -1,5 +1,5 @@
-// Actions from any policy server, in Node.js: npm install @grpc/grpc-js @grpc/proto-loader, and the folder proto/ of
-// rollcast. node act.mjs HOST:PORT PROTO_FOLDER
+// Asks any policy server for actions, in Node.js: node act.mjs HOST:PORT PROTO_FOLDER
+// It needs `npm install @grpc/grpc-js @grpc/proto-loader`, and the folder proto/ of rollcast.
 import grpc from "@grpc/grpc-js";
 import loader from "@grpc/proto-loader";
 

@@ -1,6 +1,6 @@
-"""Actions from any policy server, without rollcast: `python examples/act.py HOST:PORT PROTO_FOLDER`.
+"""Asks any policy server for actions, without rollcast: `python examples/act.py HOST:PORT PROTO_FOLDER`.
 
-It needs grpcio, grpcio-tools and numpy, and the folder proto/ of rollcast.
+This program needs grpcio, grpcio-tools and numpy, and rollcast's folder proto/.
 """
 
 import sys

@@ -1,10 +1,11 @@
-"""Simulators that live on a device: thousands of environments as rows of torch tensors, in one process.
+"""Simulators on a device: thousands of environments as rows of torch tensors, in one process.
 
     rollcast train --env-id examples.batched_simulator:BatchedCartPole-v0 --n-actors 1 --envs-per-actor 1024 \
         --env-kwargs '{"device": "cuda:0"}'
 
-rollcast recognises such a vector by its attribute `device`. Policy and sampling then stay on that device, and a rollout
-is copied to main memory once. Isaac Lab, mjlab, ManiSkill and, by dlpack, Brax and MJX are of this kind.
+rollcast recognises these vectors by their attribute `device`. Policy and sampling then stay on this device, and
+rollcast copies each rollout to main memory once. Isaac Lab, mjlab, ManiSkill and, through dlpack, Brax and MJX work
+like this.
 """
 
 import math
@@ -23,7 +24,7 @@ from torch import Tensor
 class BatchedSimulator(VectorEnv[Tensor, Tensor, Tensor]):
     """A vector of equal environments whose state is one tensor `[B, S]`. Environments reset in the same step.
 
-    Nothing waits for the device: an environment that has ended is replaced by `torch.where`, not by an index.
+    No step waits for the device: `torch.where` resets the environments that have ended, without an index.
 
     Args:
         num_envs: B.
@@ -44,7 +45,7 @@ class BatchedSimulator(VectorEnv[Tensor, Tensor, Tensor]):
     def reset(  # type: ignore[override]  # one seed for all
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Begins an episode in every environment; `seed` seeds the generator of all."""
+        """Begins an episode in every environment; `seed` seeds their common generator."""
         del options
         if seed is not None:
             self._generator.manual_seed(seed)
@@ -53,7 +54,7 @@ class BatchedSimulator(VectorEnv[Tensor, Tensor, Tensor]):
         return self._see(), {}
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Steps every environment; the infos have the last observations of those that end, `[B, ...]`."""
+        """Steps every environment; the infos contain the last observations of ended episodes, `[B, ...]`."""
         self._state, reward, terminated = self._advance(actions)
         self._age += 1
         truncated = (self._age >= self.max_steps) & ~terminated
@@ -62,7 +63,7 @@ class BatchedSimulator(VectorEnv[Tensor, Tensor, Tensor]):
         self._age.masked_fill_(ended, 0)
         return self._see(), reward, terminated, truncated, {"final_obs": final}
 
-    # The longest episode.
+    # The largest number of steps of an episode.
     max_steps: int
 
     @abstractmethod
@@ -105,7 +106,7 @@ class BatchedCartPole(BatchedSimulator):
 
 
 class BatchedReacher(BatchedSimulator):
-    """A point in a plane that is pushed towards a goal: continuous actions, and only a time limit ends an episode."""
+    """A point in a plane that actions push to a goal. Actions are continuous; only a time limit ends an episode."""
 
     max_steps = 50
     single_observation_space = Box(-np.inf, np.inf, (6,), np.float32)

@@ -1,4 +1,4 @@
-"""A running learner, from anywhere: `python examples/client.py HOST:PORT`."""
+"""Asks a running learner for its status and for actions: `python examples/client.py HOST:PORT`."""
 
 import sys
 

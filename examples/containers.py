@@ -1,4 +1,4 @@
-"""Two actors in containers, and what they play: `python examples/containers.py [IMAGE]`, after `make images`."""
+"""Collects a batch from two actors in containers: `python examples/containers.py [IMAGE]`, after `make images`."""
 
 import sys
 

@@ -1,15 +1,16 @@
-"""Two agents share two landmarks out between them: `python examples/cooperative_game.py`.
+"""Two agents learn to cover two landmarks: `python examples/cooperative_game.py`.
 
-The game is MPE's "simple spread", in PettingZoo's form: both earn the same, the more the nearer each landmark has
-somebody. They see where everybody is, act at once, and share one policy. Any option of `rollcast train` may follow:
-`--agent-policies separate` gives each its own. What they learn: `rollcast evaluate RUN_DIRECTORY`.
+The game is MPE's "simple spread", in PettingZoo's form. Both agents get the same reward. It is larger the nearer an
+agent is to each landmark. The agents see all positions, act at the same time, and share one policy. You may add any
+option of `rollcast train`. `--agent-policies separate` gives each agent its own policy. To see the result, run
+`rollcast evaluate RUN_DIRECTORY`.
 """
 
 import sys
 
 from rollcast.learner import main
 
-# A short horizon: an episode has 25 steps, and each is worth what the distances are just then.
+# A short horizon: an episode has 25 steps, and the reward of a step depends only on the current distances.
 ARGUMENTS = (
     "train",
     *("--env-id", "mpe2.simple_spread_v3:parallel_env", "--env-kwargs", '{"N": 2, "local_ratio": 0.0}'),

@@ -10,7 +10,7 @@ from rollcast.services import PolicySpec
 
 
 def train(time_limit_s: float, target_return: float = 475.0) -> float:
-    """Trains on CartPole-v1 until it is solved, or the time is up; returns the mean return of the last 100 episodes."""
+    """Trains on CartPole-v1 until it is solved or the time is up; returns the mean return of the last 100 episodes."""
     env_factory = EnvironmentFactory("CartPole-v1")
     algorithm = Impala(probe_spaces(env_factory), PolicySpec(), ImpalaSettings(learning_rate=2e-3), seed=0)
     actors = SubprocDistributedActors(
@@ -19,7 +19,7 @@ def train(time_limit_s: float, target_return: float = 475.0) -> float:
     returns: deque[float] = deque(maxlen=100)
     mean_return, env_steps, n_updates = 0.0, 0, 0
     deadline = time.monotonic() + time_limit_s
-    with actors:  # starts the processes; leaving ends them
+    with actors:  # starts the processes, and ends them after the block
         while time.monotonic() < deadline and not (len(returns) == 100 and mean_return >= target_return):
             batch, queue_before, _, waited_s = actors.collect_outputs("cpu")
             metrics = algorithm.update(batch, progress=0.0)

@@ -1,9 +1,9 @@
-"""An algorithm of your own: advantage actor-critic, on fresh rollouts.
+"""Your own algorithm: advantage actor-critic, on fresh rollouts.
 
     rollcast train --algorithm examples.own_algorithm:ActorCritic --algorithm-kwargs '{"learning_rate": 0.002}'
 
 `python examples/own_algorithm.py` does the same. Metrics, the live view, checkpoints, `--resume`, `rollcast evaluate`
-and `record` come with it: the modules and the optimiser among its attributes are what a checkpoint keeps.
+and `rollcast record` work without further code: a checkpoint keeps the modules and the optimiser among its attributes.
 """
 
 import sys
@@ -17,7 +17,7 @@ from rollcast.services import EnvironmentSpaces, PolicySpec
 
 
 class ActorCritic(Algorithm):
-    """A2C (Mnih et al. 2016) for Discrete actions that begin with 0. The end of a time limit counts as an end."""
+    """A2C (Mnih et al. 2016) for Discrete actions that begin with 0. A time limit counts as the end of an episode."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ActorCritic(Algorithm):
         return self._policy
 
     def update(self, batch: Batch, *, progress: float) -> Metrics:
-        """Makes one step of gradient descent."""
+        """Makes one gradient step."""
         columns = batch.substeps[self._key]
         normalized = self._policy.normalized  # as --normalize-observations says
         observation = normalized({path: leaf.flatten(0, 1) for path, leaf in columns.observation.items()}, self._key)

@@ -1,10 +1,10 @@
-"""An environment of your own, and how to train on it.
+"""Your own environment, and how to train on it.
 
     rollcast train --env-id examples.own_environment:make --stop-return 0.95
     rollcast train --env-id examples.own_environment:make --env-kwargs '{"columns": 7}' --stop-return 0.95
 
-`python examples/own_environment.py` does the first of them. Any callable that returns a `gymnasium.Env` will do; it has
-to be importable by its name, because every process that acts makes its own environments.
+`python examples/own_environment.py` does the same as the first command. You can name any callable that returns a
+`gymnasium.Env`. It must be importable by its name, because every process that acts makes its own environments.
 """
 
 import sys
@@ -19,7 +19,7 @@ from rollcast.learner import main
 
 
 class Catch(gymnasium.Env[NDArray[np.int64], np.int64]):
-    """A ball falls down a column, a paddle at the bottom moves left or right: 1 for catching it, -1 for not.
+    """A ball falls down a column; a paddle at the bottom moves left or right. The reward is 1 for a catch, else -1.
 
     Observations are `[row of the ball, column of the ball, column of the paddle]`.
 
@@ -53,7 +53,7 @@ class Catch(gymnasium.Env[NDArray[np.int64], np.int64]):
 
 
 def make(**kwargs: Any) -> gymnasium.Env[NDArray[np.int64], np.int64]:  # noqa: ANN401  # whatever --env-kwargs says
-    """Makes one environment; called once for each that an actor steps."""
+    """Makes one environment. rollcast calls this for each environment of an actor."""
     return Catch(**kwargs)
 
 

@@ -1,9 +1,9 @@
-"""A policy network of your own, and how to train it.
+"""Your own policy network, and how to train it.
 
     rollcast train --network examples.own_network:make
 
-`python examples/own_network.py` does the same. The learner calls the factory twice, for the policy and for the critic,
-which share no parameter. Actors elsewhere have to be started with the same `--network`.
+`python examples/own_network.py` does the same. The learner calls the factory twice, for the policy and for the critic.
+The two networks share no parameters. Start actors on other machines with the same `--network`.
 """
 
 import sys
@@ -18,11 +18,11 @@ from rollcast.learner import main
 
 
 class ResidualMlp(nn.Module):
-    """A layer in, two residual blocks, a layer out.
+    """An input layer, two residual blocks, and an output layer.
 
     Args:
         n_features: Size of the observation.
-        n_outputs: How many numbers to give for each.
+        n_outputs: Number of outputs for each observation.
         width: Size of the hidden layers.
     """
 
@@ -32,14 +32,14 @@ class ResidualMlp(nn.Module):
         self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
         self.last = nn.Linear(width, n_outputs)
         with torch.no_grad():
-            # nearly uniform actions, and values near 0, to begin with
+            # nearly uniform actions, and values near 0, at the start
             self.last.weight.mul_(0.1)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         """Computes the outputs.
 
         Args:
-            observation: `[N, ...]` for every leaf of the observation space, by path; "" is a space without members.
+            observation: `[N, ...]` for every leaf of the observation space, by path. The path of a Box is "".
 
         Returns:
             float32 `[N, n_outputs]`.
@@ -51,7 +51,7 @@ class ResidualMlp(nn.Module):
 
 
 def make(observation_space: gymnasium.Space[Any], n_outputs: int) -> nn.Module:
-    """Makes the network; called with the parameters of the action distribution, then with the critic's one output."""
+    """Makes the network. `n_outputs` is the number of the distribution's parameters, or 1 for the critic."""
     assert observation_space.shape is not None, "made for vectors"
     return ResidualMlp(observation_space.shape[0], n_outputs)
 

@@ -1,6 +1,6 @@
-"""A learner of your own for actors from elsewhere: `python examples/remote_actors.py [HOST:PORT] [UPDATES]`.
+"""Your own learner for actors on other machines: `python examples/remote_actors.py [HOST:PORT] [UPDATES]`.
 
-On each machine that acts: `rollcast actor --learner-address LEARNER_HOST:PORT --env-id CartPole-v1`.
+On each machine with an actor: `rollcast actor --learner-address LEARNER_HOST:PORT --env-id CartPole-v1`.
 """
 
 import sys
@@ -11,8 +11,8 @@ from rollcast.services import PolicySpec
 
 
 def serve(address: str, n_updates: int) -> None:
-    """Learns from whoever connects, so many updates, and tells the actors that training has ended."""
-    # the actors bring their own environments; this one says which spaces these must have
+    """Makes `n_updates` updates from the rollouts of connected actors, and informs them of the end of training."""
+    # the actors make their own environments; this one defines the spaces that they need
     spaces = probe_spaces(EnvironmentFactory("CartPole-v1"))
     algorithm = Impala(spaces, PolicySpec(), ImpalaSettings(), seed=0)
     # for other machines: security=ServerSecurity(tls=...), or ServerSecurity(insecure=True) in a network you trust

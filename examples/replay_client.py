@@ -1,4 +1,4 @@
-"""A learner of your own, fed by a replay buffer elsewhere.
+"""Your own learner, with samples from a replay buffer in another process.
 
 rollcast replay serve --env-id CartPole-v1 --replay.sampler prioritized
 rollcast actor --env-id CartPole-v1

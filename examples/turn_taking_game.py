@@ -1,7 +1,7 @@
-"""Tic-tac-toe learnt by playing against oneself: `python examples/turn_taking_game.py [STEPS]`.
+"""Learns tic-tac-toe by self-play: `python examples/turn_taking_game.py [STEPS]`.
 
-The game is PettingZoo's; both players share one policy, and the board says which fields are free (an action mask). At
-the end it plays against somebody who draws among the free fields.
+The game is PettingZoo's. Both players share one policy, and an action mask allows only free fields. At the end, the
+policy plays against an opponent that chooses free fields at random.
 """
 
 import sys
@@ -16,7 +16,7 @@ GAME = EnvironmentFactory("pettingzoo:make", {"env_type": "aec", "id": "classic/
 
 
 def train(n_steps: int, seed: int = 0) -> Policy:
-    """Plays `n_steps` moves against itself and learns from them; returns what it has learnt."""
+    """Plays `n_steps` moves against itself and learns from them; returns the trained policy."""
     settings = ImpalaSettings(
         learning_rate=5e-3, learning_rate_schedule="linear", entropy_cost=0.05, entropy_cost_end=0.01
     )
@@ -38,7 +38,7 @@ def train(n_steps: int, seed: int = 0) -> Policy:
 
 
 def matches(policy: Policy, opponent: Policy, n_games: int) -> tuple[int, int, int]:
-    """Plays against somebody else, moving first in every other game; returns how often it won, drew and lost."""
+    """Plays against an opponent, and moves first in every other game; returns the games won, drawn and lost."""
     env = GAME()
     results = []
     for game in range(n_games):
@@ -57,7 +57,7 @@ def matches(policy: Policy, opponent: Policy, n_games: int) -> tuple[int, int, i
 
 if __name__ == "__main__":
     learnt = train(int(sys.argv[1]) if len(sys.argv) > 1 else 120_000)
-    anybody = RandomPolicy(learnt.spaces, seed=1)
-    anybody.load(0, {})
-    won, drawn, lost = matches(learnt, anybody, 200)
+    random_player = RandomPolicy(learnt.spaces, seed=1)
+    random_player.load(0, {})
+    won, drawn, lost = matches(learnt, random_player, 200)
     print(f"against random play: won {won}, drew {drawn}, lost {lost} of 200")

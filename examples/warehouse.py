@@ -1,8 +1,8 @@
-"""A figure of your own beside the return: how long parcels take, by zone. More on events: docs/howto/own_metrics.md.
+"""Your own metrics besides the return: the delivery times of parcels, by zone. See docs/howto/own_metrics.md.
 
     rollcast train --env-id examples.warehouse:make
 
-shows `parcel_delivered/mean_minutes[far]` and its like in the terminal, in the run's `metrics.jsonl` and in
+shows metrics such as `parcel_delivered/mean_minutes[far]` in the terminal, in the run's `metrics.jsonl` and in
 TensorBoard. `python examples/warehouse.py` does the same.
 """
 
@@ -22,7 +22,7 @@ MINUTES = (2.0, 5.0, 11.0)
 
 
 class DeliveryEvents:
-    """The questions of the people who run the warehouse; written from the epoch, at the top, down to the event."""
+    """The statistics of deliveries. Read decorators from the bottom up: from the event to the episode to the epoch."""
 
     @define_epoch_stats("mean", input_name="minutes", output_name="mean_minutes")
     @define_epoch_stats("max", input_name="minutes", output_name="worst_minutes")
@@ -31,18 +31,18 @@ class DeliveryEvents:
     @define_episode_stats("count", output_name="parcels")
     @define_stats_grouping("zone")
     def parcel_delivered(self, zone: str, minutes: float) -> None:
-        """A parcel has reached its customer, so many minutes after it was ordered."""
+        """Fires when a parcel has reached its customer, `minutes` after its order."""
 
 
 class Warehouse(FiresEvents, gymnasium.Env[NDArray[np.float32], np.int64]):
-    """One driver, three zones in which parcels wait: an action drives to a zone, and delivers all that waits there.
+    """One driver and three zones in which parcels wait. An action drives to a zone and delivers the parcels there.
 
-    Observations are, by zone, the minutes that its oldest parcel has waited, divided by 60; the reward is less the more
-    parcels wait during a trip, and the longer it is.
+    The observation has the wait of the oldest parcel of each zone, in hours. The reward is lower the more parcels wait
+    during a trip, and the longer the trip is.
 
     Args:
         day_minutes: Minutes in an episode.
-        parcels_per_minute: Ordered in each zone.
+        parcels_per_minute: Mean number of new orders per minute in each zone.
     """
 
     def __init__(self, day_minutes: float = 240.0, parcels_per_minute: float = 0.1) -> None:
@@ -61,7 +61,7 @@ class Warehouse(FiresEvents, gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._observe(), {}
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Drives to a zone; during the drive, parcels are ordered everywhere."""
+        """Drives to a zone; during the drive, customers of all zones order parcels."""
         self._take_orders(MINUTES[action])
         self._minute += MINUTES[action]
         reward = -sum(map(len, self._orders)) * MINUTES[action] / 100
@@ -81,7 +81,7 @@ class Warehouse(FiresEvents, gymnasium.Env[NDArray[np.float32], np.int64]):
 
 
 def make(**kwargs: Any) -> gymnasium.Env[NDArray[np.float32], np.int64]:  # noqa: ANN401  # whatever --env-kwargs says
-    """Makes one environment; called once for each that an actor steps."""
+    """Makes one environment. rollcast calls this for each environment of an actor."""
     return Warehouse(**kwargs)
 
 

@@ -1,8 +1,13 @@
 """Rollouts as a learner gets them: over the wire, and as a batch."""
 
+import torch
+
 from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.torch_distributions import log_prob
+from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.actor.workers.structured import StructuredRolloutWorker
+from rollcast.learner.algorithms.trajectories import observations_to_value, sequence_starts
 from rollcast.learner.batch import Batch
 from rollcast.learner.batching.batcher import Batcher
 from rollcast.learner.devices.copier import make_copier
@@ -38,6 +43,18 @@ def batch_of(rollout: Rollout, spaces: EnvironmentSpaces, spec: PolicySpec) -> B
     )
     batcher.add(RolloutSlice(rollout, 0, rollout.n_envs))
     return batcher.finish().ready()
+
+
+def replayed_log_prob(policy: TorchPolicy, batch: Batch) -> torch.Tensor:
+    """Returns the log-probabilities `[T, B]` of a batch's actions under a recurrent policy."""
+    ((key, columns),) = batch.substeps.items()
+    rows = observations_to_value(batch, columns)
+    observation = {path: leaf[: batch.valid.numel()] for path, leaf in rows.items()}
+    assert columns.initial_state is not None
+    with torch.no_grad():
+        parameters, _ = policy.unroll(observation, columns.initial_state, sequence_starts(batch), key)
+        replayed = log_prob(policy.spaces[key].action, parameters, columns.action.flatten(0, 1))
+    return replayed.view_as(columns.log_prob)
 
 
 def alternating_worker(spec: PolicySpec, state: PolicyState, n_steps: int) -> StructuredRolloutWorker:

@@ -44,6 +44,7 @@ class Watcher:
         requested: Every address that it has asked for.
         complaints: Errors of its scripts, and dialogs that scripts have opened.
         unanswered: The addresses that it waits for, or has not got.
+        said: What its scripts wrote to the console.
     """
 
     def __init__(self, page: Page) -> None:
@@ -51,6 +52,8 @@ class Watcher:
         self.requested: list[str] = []
         self.complaints: list[str] = []
         self.unanswered: list[str] = []
+        self.said: list[str] = []
+        page.on("console", lambda message: self.said.append(message.text))
         page.on("request", lambda request: (self.requested.append(request.url), self.unanswered.append(request.url)))
         page.on("requestfinished", lambda request: self.unanswered.remove(request.url))
         page.on("requestfailed", lambda request: self.complaints.append(f"{request.url}: {request.failure}"))
@@ -71,7 +74,10 @@ class Watcher:
         return series
 
     def open(self, url: str) -> "Watcher":
-        """Opens a dashboard and waits until it is drawn."""
+        """Opens a dashboard and waits until it is drawn; forgets what was before it."""
+        self.page.goto("about:blank")
+        self.requested.clear()
+        self.complaints.clear()
         self.page.goto(url)
         try:
             self.page.wait_for_selector("main .sentence")
@@ -93,16 +99,26 @@ class Watcher:
     def wait_for_text(self, selector: str, wanted: str, timeout_s: float = DEADLINE_S) -> None:
         """Waits until an element has a text in it."""
         seen = self.page.locator(selector).filter(has_text=wanted)
-        seen.first.wait_for(timeout=1000 * timeout_s)
+        try:
+            seen.first.wait_for(timeout=1000 * timeout_s)
+        except TimeoutError as error:
+            raise AssertionError(
+                f"no {selector} with {wanted!r}: {self.page.locator(selector).all_inner_texts()}; "
+                f"complaints: {self.complaints}; its scripts said: {self.said}"
+            ) from error
 
-    def lane(self, actor_id: str) -> dict[str, Any]:
-        """Returns what the page has of a row: its cells of text, and whether its canvas is painted."""
-        row = self.page.locator(f'tr[data-actor="{actor_id}"]')
-        painted = row.locator("canvas").evaluate(
+    def cells(self, actor_id: str) -> list[str]:
+        """Returns the cells of text in an actor's row."""
+        return self.page.locator(f'tr[data-actor="{actor_id}"] td.number').all_inner_texts()
+
+    def wait_for_lane(self, actor_id: str) -> None:
+        """Waits until something is painted in an actor's row; to read a canvas takes the browser long."""
+        canvas = self.page.locator(f'tr[data-actor="{actor_id}"] canvas')
+        painted = (
             "c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
             " return d.some((v, i) => i % 4 == 3 && v > 0); }"
         )
-        return {"cells": row.locator("td.number").all_inner_texts(), "painted": painted}
+        wait_until(lambda: canvas.evaluate(painted), f"a lane of {actor_id!r}", every_s=0.5)
 
 
 @contextlib.contextmanager

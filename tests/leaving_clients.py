@@ -75,7 +75,7 @@ from tests.relays import relaying
 from tests.rollouts import CARTPOLE_LIKE, build_rollout, make_rollout
 
 # Clients that are there at once, and the names that they share: a name is taken over again and again.
-AT_ONCE: Final = 16
+AT_ONCE: Final = 8
 N_NAMES: Final = 6
 # A rollout of these needs several messages: a client can leave in the middle of it.
 _WIDE: Final[EnvironmentSpaces] = {

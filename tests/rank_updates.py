@@ -6,7 +6,7 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +14,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 from safetensors.numpy import save_file
+from torch.overrides import TorchFunctionMode
 
-from rollcast.learner.algorithms.appo import Appo
 from rollcast.learner.algorithms.observation_statistics import observe_batch
 from rollcast.learner.algorithms.one_policy import OnePolicy
-from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.learner.ranks.group import RankGroup
 from rollcast.learner.ranks.rank_info import rank_info
@@ -85,9 +83,10 @@ class Case:
     spaces: EnvironmentSpaces = dataclasses.field(default_factory=lambda: SPACES)
     spec: PolicySpec = SPEC
 
-    def make(self) -> OnePolicy[Any]:
-        """Makes the algorithm."""
-        made: OnePolicy[Any] = make_algorithm(self.kind, self.spaces, self.spec, seed=1, **self.settings)
+    def make(self, **changes: Any) -> OnePolicy[Any]:
+        """Makes the algorithm, with changed settings."""
+        settings = {**self.settings, **changes}
+        made: OnePolicy[Any] = make_algorithm(self.kind, self.spaces, self.spec, seed=1, **settings)
         return made
 
 
@@ -170,7 +169,7 @@ def _cat(name: str, parts: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat(parts, dim=0 if name in _BY_TRAJECTORY else 1)
 
 
-def learn(algorithm: OnePolicy[Any], batches: Iterator[Batch]) -> dict[str, np.ndarray[Any, Any]]:
+def learn(algorithm: OnePolicy[Any], batches: Iterable[Batch]) -> dict[str, np.ndarray[Any, Any]]:
     """Makes the updates; returns the parameters, the moments and the metrics."""
     results: dict[str, np.ndarray[Any, Any]] = {}
     for i, batch in enumerate(batches):
@@ -196,34 +195,51 @@ class AsRank(GradientReduction):
         return self._rank
 
 
-def alone(case: Case) -> OnePolicy[Any]:
-    """Returns one learner that draws the minibatches, and the noise, that the ranks draw together."""
-    algorithm = case.make()
-    ranks = [case.make() for _ in range(W)]
-    for rank, other in enumerate(ranks):
-        other.join_ranks(AsRank(rank))
-    if isinstance(algorithm, Ppo | Appo):
-        surrogate = algorithm._surrogate
+class DrawnByRanks(TorchFunctionMode):
+    """Replaces what one learner draws by what the ranks draw together, in the order of `together`."""
 
-        def minibatches(n_items: int, size: int) -> Iterator[torch.Tensor]:
-            own = [other._surrogate._minibatches(n_items // W, size // W) for other in ranks]  # type: ignore[attr-defined]
-            for indices in zip(*own, strict=True):
-                yield torch.cat(
-                    [index // N_ENVS * W * N_ENVS + r * N_ENVS + index % N_ENVS for r, index in enumerate(indices)]
-                )
+    def __init__(self, case: Case) -> None:
+        self._minibatch_steps = case.settings.get("minibatch_steps", 1)
+        self._generators = []
+        for rank in range(W):
+            algorithm = case.make()
+            algorithm.join_ranks(AsRank(rank))
+            self._generators.append(torch.Generator())
+            if (state := learnt(algorithm).get("generator")) is not None:
+                self._generators[-1].set_state(state)
+        super().__init__()
 
-        surrogate._minibatches = minibatches  # type: ignore[method-assign]
-        size = W * surrogate._settings.minibatch_steps
-        surrogate._settings = surrogate._settings.model_copy(update={"minibatch_steps": size})
-    if isinstance(algorithm, Sac):
-        actions: Any = algorithm._actions
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.randperm:
+            return self._permutation(*args)
+        if func is torch.randn:
+            (n_rows, *others), *_ = args
+            # an empty batch draws nothing
+            return torch.cat([func((B, *others), generator=its) for its in self._generators[: n_rows // B]])
+        return func(*args, **kwargs or {})
 
-        def noise(outputs: torch.Tensor) -> torch.Tensor:
-            parts = outputs.split(B)
-            return torch.cat([other._actions._noise(part) for other, part in zip(ranks, parts, strict=False)])  # type: ignore[attr-defined]
+    def _permutation(self, n_items: int) -> torch.Tensor:
+        minibatches = (
+            torch.randperm(n_items // W, generator=its).split(self._minibatch_steps) for its in self._generators
+        )
+        return torch.cat(
+            [
+                index // N_ENVS * W * N_ENVS + rank * N_ENVS + index % N_ENVS
+                for of_ranks in zip(*minibatches, strict=True)
+                for rank, index in enumerate(of_ranks)
+            ]
+        )
 
-        actions._noise = noise
-    return algorithm
+
+def learn_alone(case: Case) -> dict[str, np.ndarray[Any, Any]]:
+    """Makes the updates of one learner that has the batches, the minibatches and the noise of all ranks."""
+    size = case.settings.get("minibatch_steps")
+    algorithm = case.make(**({} if size is None else {"minibatch_steps": W * size}))
+    batches = [together([batch_of(case, i, rank) for rank in range(W)]) for i in range(N_UPDATES)]
+    with DrawnByRanks(case):
+        return learn(algorithm, batches)
 
 
 def main(folder: Path) -> None:

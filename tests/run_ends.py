@@ -192,7 +192,8 @@ def started(role: Role, folder: Path, arguments: Mapping[str, object]) -> Iterat
         outside = folder / "outside"
         outside.mkdir()
         run = Run(RunDirectory(disk.path / "run"), disk, outside)
-        given = [*_QUICK, *(word for option in arguments.items() for word in option)]
+        quick = _QUICK if "--algorithm" in arguments else (*_QUICK, "--ppo.n-epochs", 1)
+        given = [*quick, *(word for option in arguments.items() for word in option)]
         given += ["--run-dir", run.folder.path, "--summary-json", outside / "summary.json"]
         variables = {"TRACKIO_DIR": str(outside), "HOME": str(folder)}
         if role == "sequential":

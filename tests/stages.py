@@ -1,14 +1,15 @@
 """Runs the stages of `make test`. One that fails does not hide the others.
 
-`python -m tests.stages --at-once lint types -- pytest speed`: each stage is a target of the Makefile; those that are at
-once run two at a time, before the others. A stage of pytest leaves a report, `build/tests/STAGE.xml`, or several,
-`STAGE-*.xml`. A stage without a report counts as one. A stage that cannot run here, or not all of it, ends well and
-leaves the reason in `STAGE.skipped`.
+`python -m tests.stages --at-once lint types -- pytest speed`: each stage is a target of the Makefile. Those that are at
+once run two at a time beside the others, which leave some processor time idle. A stage of pytest leaves a report,
+`build/tests/STAGE.xml`, or several, `STAGE-*.xml`. A stage without a report counts as one. A stage that cannot run
+here, or not all of it, ends well and leaves the reason in `STAGE.skipped`.
 
 The last line is "7165 passed, 0 failed, 3 skipped". The lines before it name what failed and why something was skipped.
 """
 
 import argparse
+import itertools
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ class Result:
     Attributes:
         stage: Its name.
         seconds: The time it took.
+        was_interrupted: True: Ctrl-C ended it.
         n_passed: Its tests that passed.
         failed: The names of its tests that failed; its own name if no test tells why the stage failed.
         skipped: The reason of each skip.
@@ -38,24 +40,25 @@ class Result:
 
     stage: str
     seconds: float
+    was_interrupted: bool
     n_passed: int
     failed: tuple[str, ...]
     skipped: tuple[str, ...]
 
 
-def run(stage: str, *, output: int | None = None) -> Result:
+def run(stage: str, *, is_beside: bool = False) -> Result:
     """Runs a stage and reads its reports.
 
     Args:
         stage: A target of the Makefile.
-        output: `subprocess.PIPE` prints what the stage says when it is over, in one piece.
+        is_beside: True: other stages run at the same time and go first. The stage's output is printed in one piece, at
+            its end.
     """
     for left in _reports(stage):
         left.unlink()
-    begun = time.monotonic()
-    process = subprocess.Popen(
-        ["make", "--no-print-directory", stage], stdout=output, stderr=output and subprocess.STDOUT, text=True
-    )
+    begun, output = time.monotonic(), subprocess.PIPE if is_beside else None
+    command = [*(("nice", "-n", "10") if is_beside else ()), "make", "--no-print-directory", stage]
+    process = subprocess.Popen(command, stdout=output, stderr=output and subprocess.STDOUT, text=True)
     said, _ = process.communicate()
     seconds, reports = time.monotonic() - begun, _reports(stage)
     cannot_run = bool(reports) and all(report.suffix == ".skipped" for report in reports)
@@ -95,7 +98,14 @@ def _result(stage: str, seconds: float, code: int, reports: Sequence[Path]) -> R
     if code != 0 and not failed:
         failed.add(stage)
     n_passed = len(passed - failed) if reports else int(code == 0)
-    return Result(stage=stage, seconds=seconds, n_passed=n_passed, failed=tuple(sorted(failed)), skipped=tuple(skipped))
+    return Result(
+        stage=stage,
+        seconds=seconds,
+        was_interrupted=code == -signal.SIGINT,
+        n_passed=n_passed,
+        failed=tuple(sorted(failed)),
+        skipped=tuple(skipped),
+    )
 
 
 def summary(results: Sequence[Result]) -> list[str]:
@@ -120,17 +130,26 @@ def main(arguments: Sequence[str]) -> int:
     """Runs all stages and returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--at-once", nargs="*", default=[], metavar="STAGE", help="stages that use one core each")
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help="the stages after them")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="the stages beside them, one after the other")
     given = parser.parse_args(arguments)
     REPORTS.mkdir(parents=True, exist_ok=True)
     # Ctrl-C reaches the stage too. It ends in its own time, and none comes after it.
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+
+    def run_all(stages: Sequence[str], *, are_beside: bool) -> list[Result]:
+        results = []
+        for stage in stages:
+            if not interrupts:
+                results.append(run(stage, is_beside=are_beside))
+                # the handler waits until the main thread's stage has ended
+                interrupts.extend([signal.SIGINT] * results[-1].was_interrupted)
+        return results
+
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda stage: run(stage, output=subprocess.PIPE), given.at_once))
-    for stage in given.stages:
-        if not interrupts:
-            results.append(run(stage))
+        beside = [pool.submit(run_all, [stage], are_beside=True) for stage in given.at_once]
+        results = run_all(given.stages, are_beside=False)
+    results = [*itertools.chain.from_iterable(future.result() for future in beside), *results]
     print("\n" + "\n".join(summary(results)), flush=True)  # noqa: T201
     if interrupts:
         return 128 + signal.SIGINT

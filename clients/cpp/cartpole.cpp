@@ -15,7 +15,7 @@ class CartPole : public Environment {
  public:
   static constexpr double kFallen = 12 * M_PI / 180;
 
-  // seed: seeds the first episodes; 0: the seed of the server does.
+  // seed: the seed of the first episodes; 0: the server's seed.
   explicit CartPole(std::uint64_t seed) : seed_(seed) {}
 
   static api::SubstepSpaces spaces() {
@@ -27,7 +27,7 @@ class CartPole : public Environment {
     return spaces;
   }
 
-  // Begins an episode near the balance.
+  // Begins an episode close to the upright position.
   api::EnvironmentTurn reset(std::optional<std::uint64_t> seed) override {
     if (seed) random_.seed(seed_ != 0 ? seed_ : *seed);
     std::uniform_real_distribution<double> near(-0.05, 0.05);

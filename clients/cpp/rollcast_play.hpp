@@ -1,5 +1,5 @@
-// Plays environments at rollcast: says their spaces, sends what their agents see, and gets actions. It needs gRPC's C++
-// library and what protoc makes of the .proto files; C++20.
+// Connects environments to rollcast: sends their spaces and observations, and receives actions. It needs C++20, gRPC's
+// C++ library, and the code that protoc makes from the .proto files.
 #pragma once
 
 #include <bit>
@@ -26,29 +26,29 @@ namespace rollcast_play {
 namespace api = rollcast::v1;
 static_assert(std::endian::native == std::endian::little, "observations and actions are sent little-endian");
 
-// An environment of yours. A turn has an entry for each agent to which something has happened.
+// Your environment. A turn has an entry for each agent with news: an observation, a reward, or an end.
 class Environment {
  public:
   virtual ~Environment() = default;
-  // Begins an episode; the first of a stream has a seed. Some agents of the turn are RUNNING.
+  // Begins an episode; the first one of a stream gets a seed. Some agents of the turn are RUNNING.
   virtual api::EnvironmentTurn reset(std::optional<std::uint64_t> seed) = 0;
-  // Plays on until agents need actions, or until the episode is over: then no agent of the turn is RUNNING.
+  // Plays until agents need actions, or until the episode is over: then no agent of the turn is RUNNING.
   virtual api::EnvironmentTurn step(const api::EnvironmentActions& actions) = 0;
 };
 
-// The server refuses this client: the name of its gRPC code, and a sentence that says why.
+// The server's refusal of this client: the name of the gRPC code, and the reason.
 class Refusal : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Plays environments until training ends. If the connection is lost, it comes back and begins new episodes.
+// Plays environments until training ends. If the connection is lost, it reconnects and begins new episodes.
 class Player {
  public:
-  // environments: they outlive the player, and all have the same spaces.
-  // substep: these spaces, with the key "0" for an ordinary environment.
+  // environments: must outlive the player, and have the same spaces.
+  // substeps: these spaces. An ordinary environment has one substep, with the key "0".
   // name: the client's name in logs; empty: the server chooses one.
-  // episodes: the number of episodes to play; 0: as many as the server wants.
+  // episodes: the number of episodes to play; 0: until training ends.
   Player(std::vector<Environment*> environments, const std::vector<api::SubstepSpaces>& substeps,
          const std::string& name = "", int episodes = 0)
       : environments_(std::move(environments)), episodes_(episodes) {
@@ -58,7 +58,7 @@ class Player {
     hello_.set_n_envs(environments_.size());
   }
 
-  // Plays; returns why it ended, for people. Throws a Refusal if the server refuses this client.
+  // Plays; returns the reason of the end, as a sentence. Throws a Refusal if the server refuses this client.
   //
   // address: host and port of the server.
   // token: a token of the role `actor`, if the server has tokens.
@@ -77,7 +77,7 @@ class Player {
       std::string why = farewell ? *farewell : end_of(status);
       if (is_over_) return why;
       std::cerr << why << "; trying again within " << pause_s_ << " s" << std::endl;
-      // clients do not come back all at once
+      // so that clients do not reconnect all at once
       std::this_thread::sleep_for(pause_s_ * std::uniform_real_distribution(0.5, 1.0)(random) * std::chrono::seconds(1));
       pause_s_ = std::min(2 * pause_s_, kLongestPauseS);
     }
@@ -86,20 +86,20 @@ class Player {
  private:
   using Stream = grpc::ClientReaderWriter<api::PlayRequest, api::PlayResponse>;
   static constexpr double kFirstPauseS = 0.5, kLongestPauseS = 30;
-  // How often a client that has not played yet asks for a name that is taken.
+  // Attempts to get a name that is taken, before the client has played.
   static constexpr int kNameTries = 6;
 
   // Returns the reason of a farewell; nothing if the stream has ended without one.
   std::optional<std::string> play_stream(Stream& stream) {
     api::PlayRequest hello;
     *hello.mutable_hello() = hello_;
-    stream.Write(hello);  // should it fail, Read does, too
+    stream.Write(hello);  // if it fails, Read fails, too
     for (api::PlayResponse response; stream.Read(&response);) {
       if (response.has_farewell()) {
         is_over_ = response.farewell().training_ended();
         return response.farewell().reason();
       }
-      if (is_over_) continue;  // actions that crossed our end
+      if (is_over_) continue;  // actions that the server sent before it received our end
       api::Turns turns;
       response.has_welcome() ? begin(response.welcome(), turns) : step(response.actions(), turns);
       write(stream, turns, 0, turns.turns_size());
@@ -111,7 +111,7 @@ class Player {
     return std::nullopt;
   }
 
-  // Writes the turns from `first` to before `last`, divided among messages that the server takes.
+  // Writes the turns from `first` to before `last`, in messages that are small enough for the server.
   void write(Stream& stream, const api::Turns& turns, int first, int last) {
     api::PlayRequest request;
     for (int i = first; i < last; ++i) *request.mutable_turns()->add_turns() = turns.turns(i);
@@ -125,7 +125,7 @@ class Player {
   }
 
   void begin(const api::Welcome& welcome, api::Turns& turns) {
-    hello_.set_client(welcome.client());  // it comes back under this name
+    hello_.set_client(welcome.client());  // it reconnects under this name
     max_message_bytes_ = welcome.max_message_bytes();
     for (int number = 0; number < welcome.seeds_size(); ++number)
       add(turns, number, environments_[number]->reset(welcome.seeds(number)));
@@ -150,7 +150,7 @@ class Player {
     return *turns.add_turns() = std::move(turn);
   }
 
-  // Says how a stream without farewell has ended; throws a Refusal if another one would not fare better.
+  // Returns how a stream without a farewell has ended; throws a Refusal if a new stream would not help.
   std::string end_of(const grpc::Status& status) {
     static const char* const kNames[] = {
         "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -161,7 +161,7 @@ class Player {
       return std::to_string(n_ended_) + " episodes played";
     }
     std::string why = kNames[status.error_code()] + (": " + status.error_message());
-    // A lost connection may hold the name a little longer: of this process, or of the one before.
+    // A lost connection of this process, or of the previous one, may still hold the name.
     const bool may_be_ours =
         status.error_code() == grpc::StatusCode::ALREADY_EXISTS && (++n_name_taken_ < kNameTries || has_played_);
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE && !may_be_ours) throw Refusal(why);
@@ -170,7 +170,7 @@ class Player {
 
   static std::shared_ptr<grpc::Channel> channel(const std::string& address, const std::string& root_certificates) {
     grpc::ChannelArguments arguments;
-    // A server that vanishes without a word is noticed after 20 s.
+    // Detects a lost server after 20 s.
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
     grpc::SslCredentialsOptions tls;

@@ -17,12 +17,12 @@ export class CartPole {
   #state;
   #nSteps;
 
-  // seed: seeds the first episodes, a BigInt; 0: the seed of the server does.
+  // seed: the seed of the first episodes, a BigInt; 0: the server's seed.
   constructor(seed = 0n) {
     this.#seed = seed;
   }
 
-  // Begins an episode near the balance.
+  // Begins an episode close to the upright position.
   reset(seed) {
     if (seed !== undefined) this.#random = generator(this.#seed || seed);
     this.#state = Array.from({ length: 4 }, () => 0.1 * this.#random() - 0.05);
@@ -47,7 +47,7 @@ export class CartPole {
   }
 }
 
-// Numbers in [0, 1) that a seed decides: mulberry32.
+// Pseudo-random numbers in [0, 1) from a seed: mulberry32.
 function generator(seed) {
   let state = Number((seed ^ (seed >> 32n)) & 0xffffffffn);
   return () => {

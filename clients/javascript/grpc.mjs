@@ -1,4 +1,4 @@
-// The stream of player.mjs over gRPC, in Node.js. The folder `proto` lies beside this file.
+// The stream of player.mjs over gRPC, in Node.js. It needs the folder `proto` beside this file.
 
 import { fileURLToPath } from "node:url";
 
@@ -15,7 +15,7 @@ const { EnvironmentService } = grpc.loadPackageDefinition(
     defaults: true,
   }),
 ).rollcast.v1;
-// A server that vanishes without a word is noticed after 20 s.
+// Detects a lost server after 20 s.
 const OPTIONS = { "grpc.keepalive_time_ms": 10_000, "grpc.keepalive_timeout_ms": 10_000 };
 
 export function open(address, token, rootCertificates) {

@@ -1,5 +1,5 @@
-// Plays environments at rollcast: says their spaces, sends what their agents see, and gets actions. It needs nothing:
-// over a WebSocket (`ws://...`, `wss://...`) in browsers and Node.js 22; over gRPC, @grpc/grpc-js and grpc.mjs.
+// Connects environments to rollcast: sends their spaces and observations, and receives actions. Over a WebSocket
+// (`ws://...`, `wss://...`), in browsers and Node.js 22, it needs no package; over gRPC, @grpc/grpc-js and grpc.mjs.
 
 export const RUNNING = 1;
 export const TERMINATED = 2;
@@ -7,9 +7,9 @@ export const INTERRUPTED = 3;
 export const REWARDED = 4;
 const FLOAT32 = 8;
 const [FIRST_PAUSE_S, LONGEST_PAUSE_S] = [0.5, 30];
-const NAME_TRIES = 6; // so often a client that has not played yet asks for a name that is taken
+const NAME_TRIES = 6; // attempts to get a name that is taken, before the client has played
 
-// The server's refusal: the name of its gRPC code, and a sentence that says why.
+// The server's refusal of this client: the name of the gRPC code, and the reason.
 export class Refusal extends Error {
   constructor(code, details) {
     super(`${code}: ${details}`);
@@ -17,12 +17,12 @@ export class Refusal extends Error {
   }
 }
 
-// Plays environments until training ends. If the connection is lost, it comes back and begins new episodes.
+// Plays environments until training ends. If the connection is lost, it reconnects and begins new episodes.
 //
-// An environment has two methods. Each returns a turn, { agents: [...] }, or a promise of one: an entry for each agent
-// to which something has happened.
-//   reset(seed)     begins an episode; the first of a stream has a seed, a BigInt. Some agents are RUNNING.
-//   step(actions)   plays on until agents need actions, or until the episode is over: then no agent is RUNNING.
+// An environment has two methods. Each returns a turn, { agents: [...] }, or a promise of one. A turn has an entry for
+// each agent with news: an observation, a reward, or an end.
+//   reset(seed)     begins an episode; the first one of a stream gets a seed, a BigInt. Some agents are RUNNING.
+//   step(actions)   plays until agents need actions, or until the episode is over: then no agent is RUNNING.
 export class Player {
   #environments;
   #hello;
@@ -33,16 +33,16 @@ export class Player {
   #nNameTaken = 0;
   #isOver = false;
 
-  // substeps: the spaces of each environment; an ordinary one has one substep, with the key "0".
+  // substeps: the spaces of each environment. An ordinary environment has one substep, with the key "0".
   // name: the client's name in logs; empty: the server chooses one.
-  // episodes: the number of episodes to play; 0: as many as the server wants.
+  // episodes: the number of episodes to play; 0: until training ends.
   constructor(environments, substeps, { name = "", episodes = 0 } = {}) {
     this.#environments = environments;
     this.#hello = { protocol: 1, client: name, substeps, n_envs: environments.length };
     this.#episodes = episodes;
   }
 
-  // Plays; returns why it ended, for people. Throws a Refusal if the server refuses this client.
+  // Plays; returns the reason of the end, as a sentence. Throws a Refusal if the server refuses this client.
   //
   // address: host:port for gRPC, or ws://host:port.
   // token: a token of the role `actor`, if the server has tokens.
@@ -55,7 +55,7 @@ export class Player {
       try {
         why = await this.#playStream(stream);
       } catch (error) {
-        // A lost connection may hold the name a little longer: of this process, or of the one before.
+        // A lost connection of this process, or of the previous one, may still hold the name.
         const mayBeOurs = error.code === "ALREADY_EXISTS" && (++this.#nNameTaken < NAME_TRIES || this.#hasPlayed);
         if (error.code !== "UNAVAILABLE" && !mayBeOurs) throw error;
         why = error.message;
@@ -64,14 +64,14 @@ export class Player {
       }
       if (this.#isOver) return why;
       console.error(`${why}; trying again within ${this.#pauseS} s`);
-      // clients do not come back all at once
+      // so that clients do not reconnect all at once
       await new Promise((resolve) => setTimeout(resolve, 1000 * this.#pauseS * (0.5 + Math.random() / 2)));
       this.#pauseS = Math.min(2 * this.#pauseS, LONGEST_PAUSE_S);
     }
   }
 
   async #playStream(stream) {
-    const steps = []; // the last one of each environment
+    const steps = []; // the last step of each environment
     let [turns, isOpen, maxMessageBytes] = [[], true, 0];
     const send = (...more) => {
       // environments that are ready at the same time share a message
@@ -86,7 +86,7 @@ export class Player {
     const write = (some) => {
       const message = stream.encode({ turns: { turns: some } });
       if (message.length <= maxMessageBytes || some.length === 1) return stream.write(message);
-      const half = some.length >> 1; // the server takes no message of this size
+      const half = some.length >> 1; // the message is too large for the server
       write(some.slice(0, half));
       write(some.slice(half));
     };
@@ -108,9 +108,9 @@ export class Player {
           this.#isOver = farewell.training_ended;
           return farewell.reason;
         }
-        if (this.#isOver) continue; // actions that crossed our end
+        if (this.#isOver) continue; // actions that the server sent before it received our end
         if (welcome) {
-          this.#hello.client = welcome.client; // it comes back under this name
+          this.#hello.client = welcome.client; // it reconnects under this name
           maxMessageBytes = Number(welcome.max_message_bytes);
           welcome.seeds.forEach((seed, environment) => run(environment, begin(environment, BigInt(seed))));
           continue;
@@ -127,7 +127,7 @@ export class Player {
   }
 }
 
-// The turn of an environment with one agent that sees a vector; values are statistics of an episode.
+// The turn of an environment with one agent that sees a vector; `values` are statistics of the episode.
 export function singleTurn(observation, { reward = 0, state = RUNNING, values = {} } = {}) {
   const episode_values = Object.entries(values).map(([name, value]) => ({ name, value }));
   return { agents: [{ state, observation: [floats(observation)], reward }], episode_values };

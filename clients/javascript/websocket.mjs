@@ -18,12 +18,12 @@ export function open(address, token) {
   const lost = () => fail(refusal ?? new Refusal("UNAVAILABLE", `no connection to ${url.host}`));
   socket.onopen = () => waiting.splice(0).forEach((frame) => socket.send(frame));
   socket.onmessage = ({ data }) => {
-    if (typeof data === "string") refusal = new Refusal(...data.split(/: (.*)/s)); // the server's last words
+    if (typeof data === "string") refusal = new Refusal(...data.split(/: (.*)/s)); // the server's reason to close
     else tell({ response: decode("PlayResponse", new Uint8Array(data)) });
   };
   socket.onclose = ({ code }) =>
     code === 1000 ? tell({}) : code === 1009 ? fail(new Refusal("RESOURCE_EXHAUSTED", "a message is too large")) : lost();
-  socket.onerror = lost; // before a connection is there, Node.js 20 does not close
+  socket.onerror = lost; // if connecting fails, Node.js 20 does not call onclose
   return {
     encode: (request) => encode("PlayRequest", request),
     write: (frame) => {

@@ -21,7 +21,7 @@ class CartPole:
     """A cart that balances a pole (Barto, Sutton and Anderson, 1983), as in gymnasium's CartPole-v1.
 
     Args:
-        seed: Seeds the first episodes; None: the seed of the server does.
+        seed: The seed of the first episodes; None: the server's seed.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -31,7 +31,7 @@ class CartPole:
         self._n_steps = 0
 
     def reset(self, seed: int | None) -> EnvironmentTurn:
-        """Begins an episode near the balance."""
+        """Begins an episode close to the upright position."""
         if seed is not None:
             self._random.seed(seed if self._seed is None else self._seed)
         self._state = [self._random.uniform(-0.05, 0.05) for _ in range(4)]

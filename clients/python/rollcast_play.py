@@ -1,6 +1,6 @@
-"""Plays environments at rollcast: says their spaces, sends what their agents see, and gets actions.
+"""Connects environments to rollcast: sends their spaces and observations, and receives actions.
 
-It needs `pip install grpcio protobuf`, and the folder `proto/rollcast` beside this file; nothing else of rollcast's.
+This module needs `pip install grpcio protobuf`, and the folder `proto/rollcast` beside this file.
 """
 
 import queue
@@ -21,30 +21,30 @@ from rollcast.v1.tensor_pb2 import DATA_TYPE_FLOAT32, Tensor
 RUNNING, TERMINATED = api.AGENT_STATE_RUNNING, api.AGENT_STATE_TERMINATED
 INTERRUPTED, REWARDED = api.AGENT_STATE_INTERRUPTED, api.AGENT_STATE_REWARDED
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-# Times that a client asks for a name that is taken, before it has played.
+# Attempts to get a name that is taken, before the client has played.
 NAME_TRIES = 6
-# A server that vanishes without a word is noticed after 20 s.
+# Detects a lost server after 20 s.
 OPTIONS = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000)]
 
 
 class Environment(Protocol):
-    """An environment of yours. A turn has an entry for each agent to which something has happened."""
+    """Your environment. A turn has an entry for each agent with news: an observation, a reward, or an end."""
 
     def reset(self, seed: int | None) -> api.EnvironmentTurn:
-        """Begins an episode; the first of a stream has a seed. Some agents of the turn are RUNNING."""
+        """Begins an episode. The first episode of a stream gets a seed. Some agents of the turn are RUNNING."""
 
     def step(self, actions: Sequence[api.AgentAction]) -> api.EnvironmentTurn:
-        """Plays on until agents need actions, or until the episode is over: then no agent of the turn is RUNNING."""
+        """Plays until agents need actions or the episode is over. At the end, no agent of the turn is RUNNING."""
 
 
 class Player:
-    """Plays environments until training ends. If the connection is lost, it comes back and begins new episodes.
+    """Plays environments until training ends. If the connection is lost, it reconnects and begins new episodes.
 
     Args:
         environments: The environments of this client; all have the same spaces.
-        substeps: These spaces. An ordinary environment has one substep, with the key "0".
+        substeps: The spaces of the environments. An ordinary environment has one substep, with the key "0".
         name: The client's name in logs; empty: the server chooses one.
-        episodes: The number of episodes to play; 0: as many as the server wants.
+        episodes: The number of episodes to play; 0: until training ends.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Player:
         self._is_over = False
 
     def play(self, address: str, *, token: str = "", root_certificates: bytes | None = None) -> str:
-        """Plays; returns why it ended, for people.
+        """Plays until the end. Returns the reason of the end, as a sentence.
 
         Args:
             address: Host and port of the server.
@@ -74,7 +74,7 @@ class Player:
             root_certificates: PEM of the authority that signed the server's certificate; None: no TLS.
 
         Raises:
-            grpc.RpcError: The server refuses this client; `details()` says why.
+            grpc.RpcError: The server refuses this client; `details()` has the reason.
         """
         metadata = [("authorization", f"Bearer {token}")] if token else []
         while True:
@@ -82,7 +82,7 @@ class Player:
                 with _channel(address, root_certificates) as channel:
                     why = self._play_stream(EnvironmentServiceStub(channel), metadata)
             except grpc.RpcError as error:
-                # A lost connection may hold the name a little longer: of this process, or of the one before.
+                # A lost connection of this process, or of the previous one, may still hold the name.
                 is_taken = error.code() is grpc.StatusCode.ALREADY_EXISTS
                 self._n_name_taken += is_taken
                 may_be_ours = is_taken and (self._has_played or self._n_name_taken < NAME_TRIES)
@@ -92,7 +92,7 @@ class Player:
             if self._is_over:
                 return why
             print(f"{why}; trying again within {self._pause_s} s", file=sys.stderr, flush=True)
-            time.sleep(self._pause_s * random.uniform(0.5, 1.0))  # clients do not come back all at once
+            time.sleep(self._pause_s * random.uniform(0.5, 1.0))  # so that clients do not reconnect all at once
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def _play_stream(self, stub: EnvironmentServiceStub, metadata: list[tuple[str, str]]) -> str:
@@ -104,7 +104,7 @@ class Player:
                     self._is_over = response.farewell.training_ended
                     return response.farewell.reason
                 if self._is_over:
-                    continue  # actions that crossed our end
+                    continue  # actions that the server sent before it received our end
                 turns = self._begin(response.welcome) if response.HasField("welcome") else self._step(response.actions)
                 for request in self._requests(turns):
                     requests.put(request)
@@ -117,7 +117,7 @@ class Player:
         return f"{self._n_ended} episodes played"
 
     def _begin(self, welcome: api.Welcome) -> list[api.EnvironmentTurn]:
-        self._hello.client = welcome.client  # it comes back under this name
+        self._hello.client = welcome.client  # it reconnects under this name
         self._max_message_bytes = welcome.max_message_bytes
         return [self._turn(number, self._environments[number].reset(seed)) for number, seed in enumerate(welcome.seeds)]
 
@@ -133,7 +133,7 @@ class Player:
         return turns
 
     def _requests(self, turns: Sequence[api.EnvironmentTurn]) -> Iterator[api.PlayRequest]:
-        """Divides turns among messages that the server takes."""
+        """Divides turns among messages within the server's size limit."""
         request = api.PlayRequest(turns=api.Turns(turns=turns))
         if request.ByteSize() <= self._max_message_bytes or len(turns) == 1:
             yield request
@@ -151,7 +151,7 @@ class Player:
 def single_turn(
     observation: Sequence[float], *, reward: float = 0.0, state: int = RUNNING, **values: float
 ) -> api.EnvironmentTurn:
-    """Returns the turn of an environment with one agent that sees a vector; values are statistics of an episode."""
+    """Returns a turn of one agent that observes a vector. `values` are statistics of the episode."""
     agent = api.AgentTurn(state=state, observation=[_floats(observation)], reward=reward)
     named = [api.EpisodeValue(name=name, value=value) for name, value in values.items()]
     return api.EnvironmentTurn(agents=[agent], episode_values=named)

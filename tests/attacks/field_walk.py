@@ -94,7 +94,9 @@ def growth(before: Figures, after: Figures) -> tuple[int, int]:
     )
 
 
-def walk(fleet: Fleet, sizes: Sizes, *, share: float = 1.0, seed: int = 0, only: str = "") -> Iterator[Walked]:
+def walk(
+    fleet: Fleet, sizes: Sizes, *, share: float = 1.0, seed: int = 0, only: str = "", asks_all: bool = True
+) -> Iterator[Walked]:
     """Walks over every RPC of every server.
 
     Args:
@@ -103,14 +105,19 @@ def walk(fleet: Fleet, sizes: Sizes, *, share: float = 1.0, seed: int = 0, only:
         share: The part of the changes that are sent, drawn by the seed.
         seed: Of the drawing.
         only: A part of the names of RPCs, with their server's before; empty: all.
+        asks_all: After each RPC, every member is asked for what people and machines ask for. False: only the server,
+            but after its last RPC.
     """
     drawn = random.Random(seed)
     todo = [(server, method) for server in fleet.servers for method in served_methods(fleet.address(server), OPERATOR)]
     todo.sort(key=_ends)
     before = fleet.figures()
-    for server, method in todo:
+    next_servers = [server for server, _ in todo[1:]] + [""]
+    for (server, method), next_server in zip(todo, next_servers, strict=True):
         if only in f"{server}: {method.full_name}":
             walked = _walk_method(fleet, server, method, sizes, lambda: drawn.random() < share, before)
+            if not _ends((server, method)):
+                walked.after = fleet.figures(of="" if asks_all or next_server != server else server)
             yield walked
             before = walked.after or before
 
@@ -141,7 +148,6 @@ def _walk_method(
         walker.close()
     if not ends:
         walked.steps_per_s = (fleet.env_steps() - steps) / (time.monotonic() - began)
-        walked.after = fleet.figures()
     elif (code := fleet.members[server].process.wait(DEADLINE_S)) != 0:
         walked.faults.append(f"{server} ended with {code}; expected 0")
     return walked

@@ -260,6 +260,8 @@ def fleet(folder: Path, *, step_s: float = 0.001) -> Iterator[Fleet]:
         return command(name, *environment, *who, process="rollcast.actor")
 
     learns = (
+        "--ppo.n-epochs",
+        1,
         "--n-rollout-steps",
         32,
         "--total-steps",
@@ -299,7 +301,7 @@ def fleet(folder: Path, *, step_s: float = 0.001) -> Iterator[Fleet]:
         started = Fleet(members, step_s=step_s)
         stack.callback(started.close)
         try:
-            wait_until(lambda: _is_running(started), "everything runs")
+            wait_until(lambda: _is_running(started), "everything runs", every_s=0.5)
             started.figures()
             yield started
         except BaseException:

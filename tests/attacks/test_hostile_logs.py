@@ -73,9 +73,9 @@ def test_heads_that_are_all_damaged_are_one_flaw_up_to_the_last_tail(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"n_trajectories": 3}, r"are \(1, 2, 1\), and \(1, 3, 1\) in its entry"),
-        ({"sequence": 2}, r"are \(1, 2, 1\), and \(2, 2, 1\) in its entry"),
-        ({"policy_version": 9}, r"are \(1, 2, 1\), and \(1, 2, 9\) in its entry"),
+        ({"n_trajectories": 3}, r"are \(1, 2, 1\), but \(1, 3, 1\) in its entry"),
+        ({"sequence": 2}, r"are \(1, 2, 1\), but \(2, 2, 1\) in its entry"),
+        ({"policy_version": 9}, r"are \(1, 2, 1\), but \(1, 2, 9\) in its entry"),
         ({"n_envs": 1 << 40}, "cannot be recovered"),
         ({"actor_id": "b"}, "expected 'b'"),
     ],
@@ -91,7 +91,7 @@ def test_entries_that_contradict_their_rollouts(tmp_path, caplog, changes, match
 def test_open_trajectories_that_a_rollout_has_not(tmp_path, caplog):
     write_segment(tmp_path, record(ENTRY.encode()))
     assert recovered(tmp_path, Coverage(position=1, open_runs=((0, 0),), open_spans={0: ((1, 9),)})) == []
-    assert "it has 2 trajectories, and the checkpoint says that [(1, 9)] are open" in caplog.text
+    assert "it has 2 trajectories, and the checkpoint lists [(1, 9)] as open" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_frames_before_a_rollout_that_nobody_asked_for():
     refused(
         with_previous(message()),
         InvalidRolloutError,
-        "a column previous_observation; expected none: the learner's policy sees single frames",
+        "a column previous_observation; expected none: the learner's policy takes single frames",
     )
     request = with_previous(message())
     assert RolloutAssembler(RolloutShape(NESTED, T, B, frame_stack=3)).add(request) is not None

@@ -12,11 +12,12 @@ from google.protobuf import message_factory
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.relay import RelayClient
 from rollcast.services.client.replay import ReplayClient
-from rollcast.services.errors import RollcastError
+from rollcast.services.errors import DamagedMessageError, RollcastError
 from rollcast.services.joining.activity import ActorFailure
 from rollcast.services.joining.evaluation import EvaluationReport
 from rollcast.services.joining.join import Relay
 from rollcast.services.spaces.codec import environment_spaces_to_proto
+from rollcast.services.wire.seal import seal
 from rollcast.v1 import history_pb2, learner_pb2, policy_pb2, relay_pb2, replay_pb2, rollout_pb2
 from tests.attacks.fields import Sizes, spoilt
 from tests.attacks.walker import PLAIN_BY_TYPE
@@ -156,3 +157,14 @@ def test_a_client_returns_or_raises_an_error_of_the_tree(malicious, name):
             except BaseException as error:
                 error.add_note(f"{name}: {what}")
                 raise
+
+
+def test_an_answer_without_the_digest_that_the_first_one_had_is_damaged(malicious):
+    handler, address = malicious
+    answer = CALLS["RolloutService.StreamRollouts"][0].SerializeToString()
+    handler.answers = [seal(answer), answer]
+    with (
+        LearnerClient(address) as client,
+        pytest.raises(DamagedMessageError, match="it has no digest, and the first of its stream had one"),
+    ):
+        responses(client)

@@ -58,7 +58,7 @@ def goes_on(started, when):
 def test_a_fiftieth_of_the_changes_of_every_field(started):
     sizes = Sizes(n_bytes=300_000, n_members=10_000, message_bytes=1_000_000)
     n_sent = 0
-    for walked in field_walk.walk(started, sizes, share=0.02, seed=28):
+    for walked in field_walk.walk(started, sizes, share=0.02, seed=28, asks_all=False):
         what = f"{walked.server}: {walked.method}"
         assert walked.faults == [], what
         n_sent += walked.outcomes.total()

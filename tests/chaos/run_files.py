@@ -3,21 +3,25 @@
 import json
 import random
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rollcast.learner.durable.coverage import Coverage, OpenRollouts
 from rollcast.learner.durable.recovery import RecoveredRollouts, take_inventory
-from rollcast.learner.experience.replayed import MAX_TRAJECTORIES
 from rollcast.learner.queueing.queue import RolloutSlice
-from rollcast.learner.replay.substeps import make_buffers
+from rollcast.learner.replay.checkpoint import BufferCheckpoint
+from rollcast.learner.replay.columns.layout import make_layout
+from rollcast.learner.replay.parts import make_store, plan_size
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learner import ServingSettings
-from rollcast.learner.training.run_parts import _policy_spec
+from rollcast.learner.training.run_parts import make_algorithm
+from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from tests.chaos.bookkeeping import reward, seed_and_total
@@ -57,7 +61,7 @@ def damage(paths: Iterable[Path], rng: random.Random, *, truncated: bool) -> Pat
 def rollouts_in_log(run_dir: Path, spaces: EnvironmentSpaces) -> list[RolloutSlice]:
     """Reads what the log has and the newest checkpoint has not, oldest first."""
     settings = ServingSettings.model_validate(RunDirectory(run_dir).read_settings())
-    policy = _policy_spec(settings)
+    policy = make_algorithm(settings, spaces, torch.device("cpu")).policy.spec
     header = RecordingHeader(
         spaces=spaces,
         n_rollout_steps=settings.n_rollout_steps,
@@ -85,16 +89,11 @@ def steps_in_buffer(run_dir: Path, spaces: EnvironmentSpaces) -> tuple[Mapping[i
         a reward that is not theirs.
     """
     settings = ServingSettings.model_validate(RunDirectory(run_dir).read_settings())
-    buffers = make_buffers(
-        settings.replay,
-        spaces,
-        n_rollout_steps=settings.n_rollout_steps,
-        batch_size=settings.batch_size,
-        n_envs=MAX_TRAJECTORIES,
-    )
-    buffer = buffers[FLAT_SUBSTEP]
-    buffer.checkpoint.load(checkpoints(run_dir)[-1] / "replay" / "substep0")
-    store = buffer._store
+    layout = make_layout(RolloutShape(spaces, settings.n_rollout_steps), log_prob=settings.replay.keeps_log_prob)
+    size = plan_size(settings.replay, layout, batch_size=settings.batch_size)
+    store = make_store(settings.replay, layout, size, discount=1.0)
+    checkpoint = BufferCheckpoint(threading.Condition(), store, {"store": store})
+    checkpoint.load(checkpoints(run_dir)[-1] / "replay" / "substep0")
     entries, rng = store.entries(), np.random.default_rng()
     seeds, totals, n_wrong = [], [], 0
     for start in range(0, len(entries), _READ_ENTRIES):

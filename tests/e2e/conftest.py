@@ -288,10 +288,10 @@ def compose(engine, compose_command, images, tmp_path, request):
     """A compose project, not started yet; afterwards it is removed, and its logs are shown when the test failed.
 
     `ROLLCAST_*` settings go through `@pytest.mark.parametrize("compose", [{...}], indirect=True)`; `OVERRIDE` is no
-    setting but names a file on top of docker-compose.yml.
+    setting but names the files on top of docker-compose.yml.
     """
     settings = dict(getattr(request, "param", {}))
-    given = [ROOT / settings.pop("OVERRIDE")] if "OVERRIDE" in settings else []
+    given = [ROOT / file for file in settings.pop("OVERRIDE", "").split()]
     services = {"runs-folder": {"volumes": []}, "learner": {"volumes": []}}
     if settings.get("ROLLCAST_ENV_ID") == ENDLESS["ROLLCAST_ENV_ID"]:
         services |= {service: paced(tmp_path) for service in ("learner", "actor", "evaluator")}

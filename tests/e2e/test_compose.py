@@ -41,10 +41,15 @@ def test_actors_and_the_learner_come_and_go_while_it_trains(compose):
         compose.run(*scale[2:])
         watch.wait_for_training(4)
         watch.wait_for_progress()
-        # a test has no terminal
-        shown = compose.run("exec", "-T", *status.split())
-        assert len(re.findall(r"^\d.* streaming ", shown, re.MULTILINE)) == 4, shown
-        assert re.search(r"^phase +training", shown), shown
+
+        def shows_all_actors():
+            # a test has no terminal
+            shown = compose.run("exec", "-T", *status.split())
+            assert re.search(r"^phase +training", shown), shown
+            return len(re.findall(r"^\d.* streaming ", shown, re.MULTILINE)) == 4
+
+        # on a busy machine an actor may have lost its connection for a moment
+        wait_until(shows_all_actors, "four streaming actors in the table")
 
         compose.up(n_actors=2)
         wait_until(lambda: watch.incarnations() == first, "the first two to be left")
@@ -98,12 +103,17 @@ def test_actors_and_the_learner_come_and_go_while_it_trains(compose):
 
 def test_up_teaches_cartpole_and_the_learner_goes_on_serving_what_is_saved(compose):
     """With nothing set."""
-    compose.up(n_actors=2)
+    compose.up(n_actors=0)
     with Watch(compose.address()) as watch:
-        watch.wait_for_training(2)
+        wait_until(lambda: watch.phase() is Phase.TRAINING, "the learner")
+        # on a quick machine, two actors solve it before one has looked
+        watch.client.pause()
+        compose.up(n_actors=2)
+        wait_until(lambda: len(watch.incarnations()) == 2, "both actors")
         action, version = watch.client.act({"": np.zeros((3, 4), np.float32)}, deterministic=True)
         assert set(action) <= {0, 1}
-        assert (action.shape, version >= 1) == ((3,), True), "it serves while it trains"
+        assert (action.shape, version >= 1) == ((3,), True), "it serves before training ends"
+        watch.client.resume()
         watch.wait_for_the_end()
         assert watch.client.is_serving()
         compose.wait_for_the_end(actor=[0, 0])

@@ -1,10 +1,11 @@
-"""Two relays in containers, with the actors behind them: deploy/compose/relay.yml on top of docker-compose.yml."""
+"""Relays in containers, with the actors behind them: deploy/compose/relay.yml on top of docker-compose.yml."""
 
 import shlex
 import signal
 
 import pytest
 
+from rollcast.services.security.security import ClientSecurity
 from tests.documents import section_of
 from tests.e2e.conftest import ENDLESS, wait_until
 from tests.e2e.watch import Watch
@@ -68,3 +69,31 @@ def test_actors_go_on_through_the_other_relay_and_then_directly(compose):
     assert codes == {"runs-folder": [0], "learner": [0], "actor": [0] * 2}
     compose.run(*down[2:])
     wait_until(lambda: compose.leftovers() == [], "nothing of it to be left")
+
+
+FILES = "deploy/compose/relay.yml deploy/compose/tls.yml deploy/compose/relay-tls.yml"
+
+
+@pytest.mark.parametrize("compose", [ENDLESS | {"OVERRIDE": FILES}], indirect=True)
+def test_actors_come_through_a_relay_with_mutual_tls(compose, tmp_path):
+    named = ":".join(["docker-compose.yml", *FILES.split()])
+    assert f"export COMPOSE_FILE={named}\n" in section_of("relays.md", "In containers")
+    compose.run("up", "-d", "--no-build", "--scale", "actor=1", "--scale", "relay=1")
+    certs = tmp_path / "certs"
+    operator = ClientSecurity(
+        tls_ca=certs / "ca.pem",
+        tls_cert=certs / "operator.pem",
+        tls_key=certs / "operator.key",
+        token_file=certs / "operator.token",
+    )
+    with Watch(compose.address(), operator) as watch:
+        watch.wait_for_training(1, START_S)
+        wait_for_rollouts(watch, 1)
+        (relay,) = compose.containers("relay")
+        assert set(by_relay(watch)) == {relay.id[:12]}
+    assert compose.is_healthy("relay")
+    held = {folder: relay.exec_run(["ls", folder]).output.decode().split() for folder in ("/tls", "/server-tls")}
+    assert held == {
+        "/tls": ["actor.key", "actor.pem", "actor.token", "ca.pem"],
+        "/server-tls": ["ca.pem", "server.key", "server.pem", "tokens"],
+    }

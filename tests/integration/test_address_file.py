@@ -44,4 +44,4 @@ def test_certificates_name_the_learner_though_nobody_knew_its_machine(tmp_path: 
         done = completed("status", "--address", f"file:{file}", *calling(certs, "viewer"), "--json-output")
         assert json.loads(done.stdout)["updates"] > 0
     said = refused("learner", "--address", f"file:{file}", "--run-dir", tmp_path / "other")
-    assert "is a file; expected host:port or unix:/path to listen at" in said
+    assert "is a file; expected host:port or unix:/path for listening" in said

@@ -51,7 +51,7 @@ def test_run_is_evaluated_resumed_played_and_recorded(tmp_path: Path):
     assert columns.previous_observation[""].shape == (2, 3, 84, 84)
     assert load_policy(run, name="last").act(np.zeros((84, 84), np.uint8)) in range(4)
     said = refused("evaluate", run, "--env-id", "CartPole-v1")
-    assert "env_id is 'CartPole-v1' with atari, but that is no Atari game" in said
+    assert "env_id is 'CartPole-v1' with atari, but that is not an Atari game" in said
 
 
 @pytest.mark.slow

@@ -13,7 +13,11 @@ pytestmark = pytest.mark.slow
 
 def test_a_run_goes_on_while_central_inference_is_away(tmp_path: Path):
     at, inference = f"unix:{tmp_path / 'learner'}", f"unix:{tmp_path / 'inference'}"
-    learning = ("--batch-size", 8, "--stop-return", 1e9, "--total-steps", 1_000_000_000)
+    # its actors leave the cores to those who come and go
+    learning = (
+        *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.001}'),
+        *("--batch-size", 8, "--ppo.n-epochs", 1, "--stop-return", 1e9, "--total-steps", 1_000_000_000),
+    )
     server = ("actor", "--learner-address", at, "--serve-environments", inference)
     actor = ("actor", "--learner-address", at, "--inference-address", inference, "--inference-timeout-s", DEADLINE_S)
 

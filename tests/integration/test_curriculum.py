@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 # The reward of each of the five steps of an episode is the progress.
 TRAINING = (
     *("--env-id", "tests.environments:ProgressEnv", "--hidden-sizes", "[8]", "--n-rollout-steps", 10),
-    *("--envs-per-actor", 2, "--batch-size", 4, "--stop-return", 1e9, "--log-interval-s", 0.1),
+    *("--envs-per-actor", 2, "--batch-size", 4, "--ppo.n-epochs", 1, "--stop-return", 1e9, "--log-interval-s", 0.1),
 )
 
 

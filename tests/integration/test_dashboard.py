@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import signal
@@ -10,6 +11,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import psutil
@@ -23,12 +26,15 @@ from rollcast.tools.dashboard.figures import actor_row
 from rollcast.tools.watching import wording
 from rollcast.tools.watching.run_view import RunView
 from tests import deaf_chromium
-from tests.browser import chromium, dashboard, watcher
-from tests.histories import actor, busy_run, relayed_run, serve_history, status, update
+from tests.browser import Watcher, chromium, dashboard, watcher
+from tests.histories import actor, busy_run, points, relayed_run, serve_history, status, update
 from tests.processes import ended, free_port, refused, rollcast, wait_until
+from tests.zygote import ForkedProcess
 
 HOSTILE = '<img src=x onerror="alert(1)">${alert(2)}`</script><script>alert(3)</script>'
-VIEWER, OPERATOR, ACTOR = "viewer-" + 32 * "v", "operator-" + 32 * "o", "actor-" + 32 * "a"
+# The page's; a learner may take it for that of any role.
+TOKEN = "t" * 40
+SIZE = {"width": 1400, "height": 1300}
 
 # The contrast of each element's text with the page below it, from 1 to 21, by WCAG.
 CONTRASTS = """(elements) => {
@@ -60,12 +66,40 @@ def browser():
         yield started
 
 
-@pytest.fixture
-def tokens(tmp_path):
-    file = tmp_path / "tokens"
-    file.write_text(f"viewer:{VIEWER}\noperator:{OPERATOR}\nactor:{ACTOR}\n")
-    file.chmod(0o600)
-    return ServerSecurity.from_files(tokens_file=file)
+class Dashboard(NamedTuple):
+    """The dashboard that the tests of this file share: each test serves learners of its own, at addresses of its own.
+
+    A learner keeps its address: the page goes on with its history when another run answers there.
+    """
+
+    url: str
+    process: ForkedProcess
+    addresses: tuple[str, ...]
+    unused: Iterator[int]
+    tab: Watcher
+
+    def open(self, number):
+        """Opens the page of a learner, in a window as wide as most."""
+        self.tab.page.emulate_media(color_scheme="light")
+        self.tab.page.set_viewport_size(SIZE)
+        return self.tab.open(f"{self.url}{number}")
+
+    @contextlib.contextmanager
+    def shown(self, first, **options):
+        """Opens the page of a run."""
+        number = next(self.unused)
+        with serve_run(first, self.addresses[number], **options) as served:
+            seen = self.open(number)
+            seen.page.locator("[role=alert]").first.wait_for(state="hidden")
+            yield seen, served
+
+
+@pytest.fixture(scope="module")
+def pages(browser):
+    addresses = tuple(f"127.0.0.1:{free_port()}" for _ in range(10))
+    options = ("--learner-address", ",".join(addresses), "--host-names", "page.example")
+    with dashboard(*options, ROLLCAST_TOKEN=TOKEN) as (url, process), watcher(browser) as tab:
+        yield Dashboard(url, process, addresses, itertools.count(), tab)
 
 
 @pytest.fixture
@@ -83,106 +117,106 @@ def serve_run(first, address="127.0.0.1:0", **options):
         yield served
 
 
-@contextlib.contextmanager
-def shown(browser, first, *options, **given):
-    """Opens the dashboard of a run in a tab; what is given in capitals is its environment, the rest the learner's."""
-    variables = {name: given.pop(name) for name in list(given) if name.isupper()}
-    with serve_run(first, **given) as served:
-        with dashboard("--learner-address", served.address, *options, **variables) as (url, _):
-            with watcher(browser) as seen:
-                yield seen.open(url), served
+def security_of(folder, role):
+    """The security of a learner that knows the page's token, with a role."""
+    file = folder / "tokens"
+    file.write_text(f"{role}:{TOKEN}\nactor:{'a' * 32}\n")
+    file.chmod(0o600)
+    return ServerSecurity.from_files(tokens_file=file)
+
+
+def focus_ring(seen):
+    """The shadow of the first button when the last link loses the focus to it."""
+    seen.page.locator("nav a").last.focus()
+    seen.page.keyboard.press("Tab")
+    return seen.page.evaluate("getComputedStyle(document.activeElement).boxShadow")
 
 
 class TestWhatItShows:
-    def test_numbers_charts_and_actors_are_those_of_the_api_and_nothing_comes_from_elsewhere(self, browser, first):
-        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
-            with watcher(browser) as seen:
-                seen.open(url)
-                with LearnerClient(served.address) as learner:
-                    told = next(iter(learner.watch_history()))
-                view = RunView()
-                view.apply(told)
-                seen.wait_for_text("main .sentence", wording.headline(view))
-                assert seen.text(".phase") == "TRAINING"
-                assert seen.text(".run") == "LunarLander-v3 · ppo · lander-3"
-                assert seen.figure("env steps") == f"{told.status.env_steps:,}"
-                assert seen.figure("queue") == f"{told.status.queue_size} of {told.status.queue_capacity}"
-                assert seen.figure("mean return") == f"{told.status.mean_return:.1f}"
-                assert seen.figure("publish lag") == "p50 12 ms"
-                assert seen.figure("data staleness") == "p50 400 ms"
-                seen.page.wait_for_selector('tr[data-actor="node-1"]')
-                for one in told.actors:
-                    assert seen.lane(one.actor_id)["cells"] == actor_row(one)["cells"]
-                wait_until(lambda: all(seen.lane(one.actor_id)["painted"] for one in told.actors), "all lanes")
-                assert seen.text('tr[data-actor="left-arm"] .number') == "v790"
-                for name in ("evaluation", "best"):
-                    wait_until(
-                        lambda name=name: (
-                            [[5000, 214.3]] in [one["data"] for one in seen.series("return") if one["name"] == name]
-                        ),
-                        f"the {name} in the chart",
-                    )
-                (speed,) = [one for one in seen.series("speed") if one["name"] == "env steps/s"]
-                assert [y for _, y in speed["data"]] == [point.env_steps_per_second for point in first.points]
-                (loss,) = seen.series("metric")
-                assert (loss["name"], loss["data"]) == ("ppo/policy_loss", [[100, 0.5], [200, 0.25]])
-                seen.page.locator("[data-settings] summary").click()
-                seen.wait_for_text("[data-settings] pre", "discount: 0.99")
-                (lag,) = seen.series("lag")
-                assert lag["data"] == [60.0, 30.0, 10.0, 0, 0]
-                seen.page.locator('tr[data-actor="node-2"]').focus()
-                seen.page.keyboard.press("Enter")
-                seen.wait_for_text("[data-actor-card]", "node-2")
-                seen.wait_for_text("[data-actor-card] .whole", "Connection reset by peer")
-                elsewhere = [
-                    address
-                    for address in seen.requested
-                    if urlsplit(address).netloc != urlsplit(url).netloc and not address.startswith(("data:", "blob:"))
-                ]
-                assert len(seen.requested) > 5
-                assert elsewhere == []
-                assert seen.complaints == []
-
-    def test_updates_are_shown_without_loading_again_and_their_texts_are_texts(self, browser, first):
-        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
-            with watcher(browser) as seen:
-                seen.open(url)
-                assert not seen.page.locator("[data-learning]").is_visible()
-                found = tuple(
-                    LearningFinding("rule", f"{HOSTILE} {i}", "try --ppo.normalize-rewards") for i in range(2)
+    def test_numbers_charts_and_actors_are_those_of_the_api_and_nothing_comes_from_elsewhere(self, pages, first):
+        with pages.shown(first) as (seen, served):
+            with LearnerClient(served.address) as learner:
+                told = next(iter(learner.watch_history()))
+            view = RunView()
+            view.apply(told)
+            seen.wait_for_text("main .sentence", wording.headline(view))
+            assert seen.text(".phase") == "TRAINING"
+            assert seen.text(".run") == "LunarLander-v3 · ppo · lander-3"
+            assert seen.figure("env steps") == f"{told.status.env_steps:,}"
+            assert seen.figure("queue") == f"{told.status.queue_size} of {told.status.queue_capacity}"
+            assert seen.figure("mean return") == f"{told.status.mean_return:.1f}"
+            assert seen.figure("publish lag") == "p50 12 ms"
+            assert seen.figure("data staleness") == "p50 400 ms"
+            seen.page.wait_for_selector('tr[data-actor="node-1"]')
+            for one in told.actors:
+                assert seen.cells(one.actor_id) == actor_row(one)["cells"]
+            for one in told.actors:
+                seen.wait_for_lane(one.actor_id)
+            assert seen.text('tr[data-actor="left-arm"] .number') == "v790"
+            for name in ("evaluation", "best"):
+                wait_until(
+                    lambda name=name: (
+                        [[5000, 214.3]] in [one["data"] for one in seen.series("return") if one["name"] == name]
+                    ),
+                    f"the {name} in the chart",
                 )
-                later = dataclasses.replace(first.status, env_steps=99_999_999, findings=found)
-                event = HistoryEvent(time_s=61.0, severity=EventSeverity.ERROR, who=HOSTILE, text=HOSTILE, detail="so")
-                hostile = actor(HOSTILE, last_error=HOSTILE, idle_s=99.0, via=(HOSTILE,))
-                served.history.set_next(update(61.0, status=later, actors=(*first.actors, hostile), events=(event,)))
-                seen.wait_for_text('[data-figure="env steps"]', "99,999,999")
-                seen.wait_for_text("[data-learning]", "1; try --ppo.normalize-rewards")
-                assert seen.text("[data-learning]").count("try --ppo.normalize-rewards") == 2
-                seen.wait_for_text(".lanes tbody", HOSTILE[:20])
-                seen.wait_for_text("[data-relays] tbody", HOSTILE)
-                seen.wait_for_text(".events .who", HOSTILE[:20])
-                seen.page.locator(".events .error summary").first.click()
-                seen.wait_for_text(".events .error pre", "so")
-                seen.page.locator(".lanes tbody tr", has_text=HOSTILE[:20]).click()
-                seen.wait_for_text("[data-actor-card]", HOSTILE[:20])
-                assert seen.page.locator("img").count() == 0
-                assert seen.complaints == []
-                ended = dataclasses.replace(first.status, phase=Phase.FINISHED)
-                served.history.set_next(update(62.0, status=ended, actors=first.actors))
-                seen.page.wait_for_selector("[data-learning]", state="hidden")
-                seen.wait_for_text(".phase", "FINISHED")
-            with watcher(browser) as after_the_end:
-                after_the_end.open(url)
-                after_the_end.page.wait_for_selector('tr[data-actor="left-arm"]')
-                wait_until(lambda: after_the_end.lane("left-arm")["painted"], "the lane to be painted")
+            (speed,) = [one for one in seen.series("speed") if one["name"] == "env steps/s"]
+            assert [y for _, y in speed["data"]] == [point.env_steps_per_second for point in first.points]
+            (loss,) = seen.series("metric")
+            assert (loss["name"], loss["data"]) == ("ppo/policy_loss", [[100, 0.5], [200, 0.25]])
+            seen.page.locator("[data-settings] summary").click()
+            seen.wait_for_text("[data-settings] pre", "discount: 0.99")
+            (lag,) = seen.series("lag")
+            assert lag["data"] == [60.0, 30.0, 10.0, 0, 0]
+            seen.page.locator('tr[data-actor="node-2"]').focus()
+            seen.page.keyboard.press("Enter")
+            seen.wait_for_text("[data-actor-card]", "node-2")
+            seen.wait_for_text("[data-actor-card] .whole", "Connection reset by peer")
+            elsewhere = [
+                address
+                for address in seen.requested
+                if urlsplit(address).netloc != urlsplit(pages.url).netloc and not address.startswith(("data:", "blob:"))
+            ]
+            assert len(seen.requested) > 5
+            assert elsewhere == []
+            assert seen.complaints == []
 
-    def test_relays_are_summed_up_and_one_that_loses_its_actors_is_marked(self, browser):
+    def test_updates_are_shown_without_loading_again_and_their_texts_are_texts(self, pages, first):
+        with pages.shown(first) as (seen, served):
+            assert not seen.page.locator("[data-learning]").is_visible()
+            found = tuple(LearningFinding("rule", f"{HOSTILE} {i}", "try --ppo.normalize-rewards") for i in range(2))
+            later = dataclasses.replace(first.status, env_steps=99_999_999, findings=found)
+            event = HistoryEvent(time_s=61.0, severity=EventSeverity.ERROR, who=HOSTILE, text=HOSTILE, detail="so")
+            hostile = actor(HOSTILE, last_error=HOSTILE, idle_s=99.0, via=(HOSTILE,))
+            served.history.set_next(update(61.0, status=later, actors=(*first.actors, hostile), events=(event,)))
+            seen.wait_for_text('[data-figure="env steps"]', "99,999,999")
+            seen.wait_for_text("[data-learning]", "1; try --ppo.normalize-rewards")
+            assert seen.text("[data-learning]").count("try --ppo.normalize-rewards") == 2
+            seen.wait_for_text(".lanes tbody", HOSTILE[:20])
+            seen.wait_for_text("[data-relays] tbody", HOSTILE)
+            seen.wait_for_text(".events .who", HOSTILE[:20])
+            seen.page.locator(".events .error summary").first.click()
+            seen.wait_for_text(".events .error pre", "so")
+            seen.page.locator(".lanes tbody tr", has_text=HOSTILE[:20]).click()
+            seen.wait_for_text("[data-actor-card]", HOSTILE[:20])
+            assert seen.page.locator("img").count() == 0
+            assert seen.complaints == []
+            ended = dataclasses.replace(first.status, phase=Phase.FINISHED)
+            served.history.set_next(update(62.0, status=ended, actors=first.actors))
+            seen.page.wait_for_selector("[data-learning]", state="hidden")
+            seen.wait_for_text(".phase", "FINISHED")
+            # after the end nothing new comes that would draw the page
+            seen.page.reload()
+            seen.page.wait_for_selector('tr[data-actor="left-arm"]')
+            seen.wait_for_lane("left-arm")
+
+    def test_relays_are_summed_up_and_one_that_loses_its_actors_is_marked(self, pages):
         first = relayed_run(20)
         well = dataclasses.replace(
             first,
             actors=tuple(dataclasses.replace(one, state=ActorState.STREAMING, idle_s=0.1) for one in first.actors),
         )
-        with shown(browser, well) as (seen, served):
+        with pages.shown(well) as (seen, served):
             seen.wait_for_text("[data-relays] tbody", "rack-1")
             assert seen.page.locator("[data-relays] tr.bad").count() == 0
             served.history.set_next(dataclasses.replace(first, run=None, points=(), lanes=()))
@@ -201,66 +235,73 @@ class TestWhatItShows:
             assert seen.page.locator('tr[data-actor^="rack-2-"]').count() == 0
             assert seen.complaints == []
 
-    def test_dark_light_and_a_telephone(self, browser, first):
+    def test_dark_light_and_a_telephone(self, pages):
         long_name = "rack-2-of-the-second-room-" * 3
         said = HistoryEvent(time_s=59.0, severity=EventSeverity.INFO, who=long_name, text="a-long-word-" * 12)
-        first = dataclasses.replace(busy_run(20), events=(*first.events, said))
-        colours = set()
-        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, _):
-            for scheme, focus in (("dark", 236), ("light", 28)):
-                with watcher(browser, color_scheme=scheme) as seen:
-                    seen.open(url)
-                    colours.add(seen.page.evaluate("getComputedStyle(document.body).backgroundColor"))
-                    seen.page.wait_for_selector(".q-btn")
-                    assert seen.page.locator("main").count() == 1
-                    contrasts = seen.page.locator(".q-btn").evaluate_all(CONTRASTS)
-                    assert len(contrasts) > 8
-                    assert min(contrasts) >= 4.5, "as WCAG asks for"
-                    seen.page.keyboard.press("Tab")
-                    shadow = seen.page.evaluate("getComputedStyle(document.activeElement).boxShadow")
-                    assert shadow == f"rgb({focus}, {focus}, {focus}) 0px 0px 0px 3px", "it has the focus"
-            assert len(colours) == 2
-            with watcher(browser) as seen:
-                seen.page.set_viewport_size({"width": 390, "height": 844})
-                seen.open(url)
-                seen.page.wait_for_selector('tr[data-actor="left-arm"]')
-                assert seen.page.evaluate("document.scrollingElement.scrollWidth") == 390
-                assert seen.page.locator('tr[data-actor="left-arm"] canvas').bounding_box()["width"] > 200
-                text = seen.page.locator(".events .text", has_text="a-long-word").first
-                assert text.evaluate("e => e.scrollWidth <= e.clientWidth"), "nothing of it is cut"
+        first = busy_run(20)
+        first = dataclasses.replace(first, events=(*first.events, said))
+        background = "getComputedStyle(document.body).backgroundColor"
+        with pages.shown(first) as (seen, _):
+            seen.page.wait_for_selector(".q-btn")
+            assert seen.page.locator("main").count() == 1
+            light = seen.page.evaluate(background)
+            for scheme, focus in (("light", 28), ("dark", 236)):
+                seen.page.emulate_media(color_scheme=scheme)
+                wait_until(
+                    lambda scheme=scheme: (seen.page.evaluate(background) == light) == (scheme == "light"), scheme
+                )
+                contrasts = seen.page.locator(".q-btn").evaluate_all(CONTRASTS)
+                assert len(contrasts) > 8
+                assert min(contrasts) >= 4.5, "as WCAG asks for"
+                shadow = f"rgb({focus}, {focus}, {focus}) 0px 0px 0px 3px"
+                wait_until(lambda shadow=shadow: focus_ring(seen) == shadow, "a ring around what has the focus")
+            seen.page.set_viewport_size({"width": 390, "height": 844})
+            seen.page.wait_for_selector('tr[data-actor="left-arm"]')
+            assert seen.page.evaluate("document.scrollingElement.scrollWidth") == 390
+            assert seen.page.locator('tr[data-actor="left-arm"] canvas').bounding_box()["width"] > 200
+            text = seen.page.locator(".events .text", has_text="a-long-word").first
+            assert text.evaluate("e => e.scrollWidth <= e.clientWidth"), "nothing of it is cut"
 
-    def test_each_of_several_learners_has_a_page_with_as_many_actors_and_as_much_time_as_there_is(self, browser, first):
-        with serve_run(first) as one, serve_run(dataclasses.replace(busy_run(200), status=status(env_steps=77))) as two:
-            with dashboard("--learner-address", f"{one.address},{two.address}") as (url, _), watcher(browser) as seen:
-                seen.open(url)
-                seen.wait_for_text('[data-figure="env steps"]', f"{first.status.env_steps:,}")
-                seen.page.get_by_role("link", name=two.address).click()
-                seen.wait_for_text('[data-figure="env steps"]', "77")
-                seen.wait_for_text(".strips-head", "12 of 200 actors")
-                for choice in ("1 h", "1 min"):
-                    seen.page.locator("[data-choice=span]").get_by_text(choice, exact=True).click()
-                    seen.wait_for_text("thead .lane-cells", "60 s ago" if choice == "1 min" else "60 min ago")
-                rows = seen.page.locator("tbody tr[data-actor]")
-                assert [row.get_attribute("data-actor") for row in rows.all()[:3]] == ["", "node-2", "left-arm"]
-                seen.page.locator("[data-choice=first]").get_by_text("slowest").click()
-                seen.wait_for_text(".strips-head", "the slowest first")
-                assert [row.get_attribute("data-actor") for row in rows.all()[:3]] == ["", "left-arm", "node-1"]
-                seen.page.get_by_label("find an actor").fill("node-150")
-                seen.page.wait_for_selector('tr[data-actor="node-150"]')
-                assert seen.complaints == []
-                seen.page.goto(f"{url}7")
-                seen.wait_for_text("#app", "There is no page '7'; expected /0 to /1.")
+    def test_each_of_several_learners_has_a_page_with_as_many_actors_and_as_much_time_as_there_is(self, pages, first):
+        number = next(pages.unused)
+        many = dataclasses.replace(busy_run(200), status=status(env_steps=77))
+        with serve_run(many, pages.addresses[number]), pages.shown(first) as (seen, _):
+            seen.wait_for_text('[data-figure="env steps"]', f"{first.status.env_steps:,}")
+            seen.page.get_by_role("link", name=pages.addresses[number]).click()
+            seen.wait_for_text('[data-figure="env steps"]', "77")
+            seen.wait_for_text(".strips-head", "12 of 200 actors")
+            for choice in ("1 h", "1 min"):
+                seen.page.locator("[data-choice=span]").get_by_text(choice, exact=True).click()
+                seen.wait_for_text("thead .lane-cells", "60 s ago" if choice == "1 min" else "60 min ago")
+            rows = seen.page.locator("tbody tr[data-actor]")
+            assert [row.get_attribute("data-actor") for row in rows.all()[:3]] == ["", "node-2", "left-arm"]
+            seen.page.locator("[data-choice=first]").get_by_text("slowest").click()
+            seen.wait_for_text(".strips-head", "the slowest first")
+            assert [row.get_attribute("data-actor") for row in rows.all()[:3]] == ["", "left-arm", "node-1"]
+            seen.page.get_by_label("find an actor").fill("node-150")
+            seen.page.wait_for_selector('tr[data-actor="node-150"]')
+            assert seen.complaints == []
+            seen.page.goto(f"{pages.url}99")
+            seen.wait_for_text("#app", f"There is no page '99'; expected /0 to /{len(pages.addresses) - 1}.")
+
+    def test_a_learner_that_is_not_there_yet_is_awaited_and_all_of_its_run_is_shown(self, pages, first):
+        number = next(pages.unused)
+        address = pages.addresses[number]
+        seen = pages.open(number)
+        seen.wait_for_text(".phase", "NO ANSWER")
+        seen.wait_for_text("[role=alert]", address)
+        long = dataclasses.replace(first, now_s=7200.0, points=points(120, interval_s=60.0))
+        with serve_run(long, address):
+            seen.wait_for_text(".phase", "TRAINING")
+            seen.page.locator("[role=alert]").first.wait_for(state="hidden")
+            wait_until(lambda: [60, 100] in seen.series("speed")[0]["data"], "the first minute of two hours")
+        seen.wait_for_text("[role=alert]", "Below is its last report, from 2:00:0")
+        assert seen.figure("env steps") == f"{first.status.env_steps:,}"
 
 
 class TestOperating:
-    @pytest.mark.parametrize(("options", "token"), [((), VIEWER), (("--read-only",), OPERATOR)])
-    def test_neither_a_viewer_nor_a_read_only_page_has_buttons(self, browser, first, tokens, options, token):
-        with shown(browser, first, *options, security=tokens, ROLLCAST_TOKEN=token) as (seen, _):
-            seen.wait_for_text('[data-figure="env steps"]', f"{first.status.env_steps:,}")
-            assert not seen.page.locator("[data-action=stop]").is_visible()
-
-    def test_an_operator_saves_pauses_resumes_and_stops_and_is_told_of_a_refusal(self, browser, first, tokens):
-        with shown(browser, first, security=tokens, ROLLCAST_TOKEN=OPERATOR) as (seen, served):
+    def test_an_operator_saves_pauses_resumes_and_stops_and_is_told_of_a_refusal(self, pages, first, tmp_path):
+        with pages.shown(first, security=security_of(tmp_path, "operator")) as (seen, served):
             seen.page.locator("[data-action=checkpoint]").click()
             seen.wait_for_text("[data-outcome]", "The checkpoint is written: /run/checkpoint, with policy v3.")
             seen.page.locator("[data-action=pause]").click()
@@ -273,31 +314,47 @@ class TestOperating:
             assert served.control.calls == ["pause", "resume"]
             # first no, then yes
             seen.page.locator("[data-action=stop]").click()
+            seen.wait_for_text(".q-dialog h2", f"Stop {served.address}?")
             seen.page.get_by_role("button", name="Cancel").click()
             seen.wait_for_text("[data-outcome]", "nothing was done")
             assert served.control.calls == ["pause", "resume"]
             seen.page.locator("[data-action=stop]").click()
             seen.page.locator("[data-confirm]").click()
-            seen.wait_for_text("[data-outcome]", "The learner ends training: it saves what it has")
+            seen.wait_for_text("[data-outcome]", "The learner ends training: it writes a last checkpoint")
             assert served.control.calls == ["pause", "resume", "stop"]
             served.control.run_dir = ""
             seen.page.locator("[data-action=checkpoint]").click()
             seen.wait_for_text("[data-outcome]", "Checkpoint has failed: the run keeps no directory")
 
+    def test_a_browser_that_was_away_keeps_the_outcome_and_gets_what_it_missed(self, pages, first, tmp_path):
+        with pages.shown(first, security=security_of(tmp_path, "operator")) as (seen, served):
+            seen.page.locator("[data-action=checkpoint]").click()
+            seen.wait_for_text("[data-outcome]", "The checkpoint is written")
+            # longer than the timeout of `ui.run_with`
+            away = "reconnectionDelay(11000).reconnectionDelayMax(11000).randomizationFactor(0).engine.close()"
+            seen.page.evaluate(f"() => {{ window.socket.io.{away} }}")
+            paused = dataclasses.replace(first.status, phase=Phase.PAUSED)
+            served.history.set_next(update(61.0, status=paused, actors=first.actors))
+            seen.wait_for_text(".phase", "PAUSED")
+            assert "The checkpoint is written" in seen.text("[data-outcome]")
+
+    def test_a_viewer_has_no_buttons(self, pages, first, tmp_path):
+        with pages.shown(first, security=security_of(tmp_path, "viewer")) as (seen, _):
+            seen.wait_for_text('[data-figure="env steps"]', f"{first.status.env_steps:,}")
+            assert not seen.page.locator("[data-action=stop]").is_visible()
+
+    def test_a_read_only_page_has_no_buttons_and_ends_while_it_is_open(self, browser, first):
+        with serve_run(first) as served, watcher(browser) as seen:
+            with dashboard("--learner-address", served.address, "--read-only") as (url, process):
+                seen.open(url)
+                seen.wait_for_text('[data-figure="env steps"]', f"{first.status.env_steps:,}")
+                assert not seen.page.locator("[data-action=stop]").is_visible()
+                assert ended(process, signal.SIGTERM) == 0
+                assert "Traceback" not in process.stdout.read()
+                assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
+
 
 class TestBadInput:
-    def test_a_learner_that_is_not_there_yet_is_awaited(self, browser, first):
-        address = f"127.0.0.1:{free_port()}"
-        with dashboard("--learner-address", address) as (url, _), watcher(browser) as seen:
-            seen.open(url)
-            seen.wait_for_text(".phase", "NO ANSWER")
-            seen.wait_for_text("[role=alert]", address)
-            with serve_run(first, address):
-                seen.wait_for_text(".phase", "TRAINING")
-                seen.page.locator("[role=alert]").first.wait_for(state="hidden")
-            seen.wait_for_text("[role=alert]", "Below is what it said until 0:01:0")
-            assert seen.figure("env steps") == f"{first.status.env_steps:,}"
-
     @pytest.mark.parametrize(
         ("options", "told"),
         [
@@ -320,11 +377,9 @@ class TestBadInput:
         assert done.returncode == 1
         assert "choose another" in done.stderr
 
-    def test_only_pages_of_its_own_names_are_served(self, first):
-        with serve_run(first) as served:
-            with dashboard("--learner-address", served.address, "--host-names", "page.example") as (url, _):
-                for headers, code in (({}, 200), ({"Host": "page.example"}, 200), ({"Host": "evil.example"}, 421)):
-                    assert code_of(urllib.request.Request(f"{url}healthz", headers=headers)) == code
+    def test_only_pages_of_its_own_names_are_served(self, pages):
+        for headers, code in (({}, 200), ({"Host": "page.example"}, 200), ({"Host": "evil.example"}, 421)):
+            assert code_of(urllib.request.Request(f"{pages.url}healthz", headers=headers)) == code
 
 
 def code_of(request):
@@ -350,22 +405,16 @@ def test_the_browser_hears_nothing_of_networks_that_other_tests_start():
     assert done.stderr.strip().endswith("Address family not supported by protocol")
 
 
-class TestTheProcess:
-    def test_pages_that_no_browser_opens_do_not_add_up(self, first):
-        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, process):
+def test_pages_that_no_browser_opens_do_not_add_up(pages):
+    def asked(n):
+        assert {code_of(urllib.request.Request(pages.url)) for _ in range(n)} == {200}
+        return psutil.Process(pages.process.pid).memory_info().rss
 
-            def asked(n):
-                assert {code_of(urllib.request.Request(url)) for _ in range(n)} == {200}
-                return psutil.Process(process.pid).memory_info().rss
+    before = asked(20)
+    assert asked(30) - before < 12e6, "a page has 0.9 MB"
 
-            before = asked(20)
-            assert asked(60) - before < 24e6, "a page has 0.9 MB"
 
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-    def test_it_ends_with_an_open_page(self, browser, first, number, code):
-        with serve_run(first) as served, dashboard("--learner-address", served.address) as (url, process):
-            with watcher(browser) as seen:
-                seen.open(url)
-                assert ended(process, number) == code
-                assert "Traceback" not in process.stdout.read()
-                assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
+def test_ctrl_c_ends_it():
+    with dashboard() as (_, process):
+        assert ended(process, signal.SIGINT) == 130
+        assert "Traceback" not in process.stdout.read()

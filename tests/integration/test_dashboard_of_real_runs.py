@@ -7,7 +7,7 @@ import pytest
 
 from rollcast.services.client.client import LearnerClient
 from tests.browser import chromium, link_of, watcher
-from tests.processes import descendants, ended, free_port, is_alive, refused, running, wait_until
+from tests.processes import descendants, ended, free_port, is_alive, running, wait_until
 
 # training that does not end by itself, and leaves the cores to the browser
 ENDLESS = (
@@ -44,8 +44,8 @@ def test_train_shows_its_run_until_it_is_stopped_there(browser, tmp_path):
             seen.wait_for_text('[data-figure="env steps"]', f"{told.env_steps:,}")
             seen.wait_for_text('tr[data-actor=""] .number', f"v{told.policy_version:,}")
             seen.wait_for_text(".events", "local-0")
-            names = ("", "local-0", "local-1")
-            wait_until(lambda: all(seen.lane(name)["painted"] for name in names), "lanes of all")
+            for name in ("", "local-0", "local-1"):
+                seen.wait_for_lane(name)
             seen.page.locator("[data-action=stop]").click()
             seen.page.locator("[data-confirm]").click()
             seen.wait_for_text("[data-outcome]", "The learner ends training")
@@ -55,17 +55,7 @@ def test_train_shows_its_run_until_it_is_stopped_there(browser, tmp_path):
             urllib.request.urlopen(url, timeout=5)
 
 
-def test_the_page_of_train_ends_with_a_killed_train(tmp_path):
-    options = ("--dashboard", "--n-actors", 1, "--run-dir", tmp_path / "run", *ENDLESS)
-    with running("learner", "train", *options) as training:
-        link_of(training)
-        children = descendants(training)
-        assert children
-        training.send_signal(signal.SIGKILL)
-        wait_until(lambda: not any(is_alive(child) for child in children), "all its processes ended")
-
-
-def test_a_train_with_tokens_has_a_page_without_buttons(browser, tmp_path):
+def test_a_train_with_tokens_has_a_page_without_buttons_which_ends_with_it_when_it_is_killed(browser, tmp_path):
     (tmp_path / "tokens").write_text(f"actor:{'a' * 32}\noperator:{'o' * 32}\n")
     (tmp_path / "tokens").chmod(0o600)
     options = ("--dashboard", "--n-actors", 1, "--run-dir", tmp_path / "run", *ENDLESS)
@@ -74,15 +64,19 @@ def test_a_train_with_tokens_has_a_page_without_buttons(browser, tmp_path):
             seen.open(link_of(training))
             seen.wait_for_text(".phase", "TRAINING")
             assert not seen.page.locator("[data-action=stop]").is_visible()
+        children = descendants(training)
+        assert children
+        training.send_signal(signal.SIGKILL)
+        wait_until(lambda: not any(is_alive(child) for child in children), "all its processes ended")
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "told"),
+    ("options", "told"),
     [
-        (("--actor-kind", "sequential"), 2, "expected 'subprocess'"),
-        (("--dashboard-address", "0.0.0.0:0"), 2, "has no login"),
-        (("--dashboard-address", "nowhere.invalid:0", "--insecure"), 2, "cannot be resolved"),
+        (("--actor-kind", "sequential"), "expected 'subprocess'"),
+        (("--dashboard-address", "0.0.0.0:0"), "has no login"),
+        (("--dashboard-address", "nowhere.invalid:0", "--insecure"), "cannot be resolved"),
     ],
 )
-def test_a_page_that_train_cannot_have_ends_it_before_it_trains(tmp_path, options, code, told):
-    assert told in refused("train", "--dashboard", *options, "--run-dir", tmp_path / "run", code=code)
+def test_a_page_that_train_cannot_have_ends_it_before_it_trains(refused_here, tmp_path, options, told):
+    assert told in refused_here("train", "--dashboard", *options, "--run-dir", tmp_path / "run")[1]

@@ -43,11 +43,11 @@ OPTIONS = {
     ),
     # The rollout after an episode's end is its reset row alone, in a batch beside others and in one of its own.
     "impala of one step": (
-        "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 1 --total-steps 800 "
+        "--env-id CartPole-v1 --envs-per-actor 4 --batch-size 8 --n-rollout-steps 1 --total-steps 400 "
         "--normalize-observations --impala.normalize-rewards"
     ),
     "appo of one step": (
-        "--env-id CartPole-v1 --envs-per-actor 1 --batch-size 2 --n-rollout-steps 1 --total-steps 200 "
+        "--env-id CartPole-v1 --envs-per-actor 1 --batch-size 2 --n-rollout-steps 1 --total-steps 100 "
         "--appo.minibatch-steps 2 --appo.n-epochs 1 --recurrence gru --recurrent-size 8 --frame-stack 2"
     ),
     "dqn": (
@@ -179,8 +179,7 @@ def test_another_seed_gives_another_policy(algorithm: str, tmp_path: Path):
 @pytest.mark.parametrize("algorithm", ["appo", "dqn"])
 def test_runs_without_the_mode_differ(algorithm: str, in_one_thread: Callable[[str], str], tmp_path: Path):
     """The bound of the tests above is one that only the mode holds: actors that play ahead give other policies."""
-    free = {trained(algorithm, tmp_path / f"free-{number}", "--no-deterministic") for number in range(2)}
-    assert in_one_thread(algorithm) not in free
+    assert trained(algorithm, tmp_path / "free", "--no-deterministic") != in_one_thread(algorithm)
 
 
 @pytest.mark.parametrize(

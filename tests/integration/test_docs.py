@@ -134,7 +134,7 @@ NOT_TYPED = {
 }
 # Snippets in Python that no test runs as they stand, by how they begin, and why.
 NOT_RUN = {
-    '"""A running learner': "is examples/client.py: tests/integration/test_examples.py",
+    '"""Asks a running learner': "is examples/client.py: tests/integration/test_examples.py",
     "from rollcast.learner import DockerDistributedActors": "needs an engine: tests/e2e runs examples/containers.py",
     "from stable_baselines3 import PPO": "tests/integration/test_remote_vec_env.py trains so, where it is installed",
     "from rollcast.learner import RemoteDistributedActors": "is examples/remote_actors.py: test_examples.py",

@@ -51,8 +51,10 @@ def test_a_client_without_rollcast_learns_in_rounds(tmp_path: Path):
     """PPO; test_clients.py has IMPALA, with clients in all languages."""
     port, socket = free_port(), f"unix:{tmp_path / 'play'}"
     learning = ("--algorithm", "ppo", "--stop-return", LEARNT, "--total-steps", 1_000_000, "--seed", 1)
+    # fewer, larger minibatches: half of the time would be PPO's ten passes
+    quick = ("--ppo.learning-rate", 0.001, "--ppo.n-epochs", 4, "--ppo.minibatch-steps", 256)
     with (
-        running(*learner(port, tmp_path / "run", *learning)) as training,
+        running(*learner(port, tmp_path / "run", *learning, *quick)) as training,
         running(*actor(port, socket)) as acting,
         game(socket, "cartpole", 4) as playing,
     ):
@@ -95,7 +97,7 @@ def test_a_client_that_dies_freezes_or_returns_costs_nobody_else_anything(tmp_pa
             wait_until(lambda: has_said("doomed is gone"), "the end of the client that was killed")
             goes_on(client, "the death of a client")
             frozen.send_signal(signal.SIGSTOP)
-            wait_until(lambda: has_said("client 'frozen', environment 0: no turn has come"), "the name of the frozen")
+            wait_until(lambda: has_said("client 'frozen', environment 0: no turn arrived"), "the name of the frozen")
             goes_on(client, "a client has frozen")
             frozen.send_signal(signal.SIGCONT)
             wait_until(lambda: has_said("frozen dialled in"), "the return of the one that was frozen")
@@ -137,6 +139,7 @@ class TestTrain:
         tokens.touch(0o600)
         tokens.write_text(f"actor:{'a' * 32}\n")
         options = ("--envs-per-actor", 4, "--stop-return", 80, "--total-steps", 1_000_000, "--seed", 1)
+        options = (*options, "--algorithm", "impala", "--impala.learning-rate", 0.002)
         options = (*options, "--serve-tokens-file", tokens, "--serve-batch-size", 3)
         with running(
             *("learner", "train", "--serve-environments", "127.0.0.1:0", "--run-dir", tmp_path / "run", *options)

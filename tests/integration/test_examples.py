@@ -46,7 +46,8 @@ def test_every_example_is_run_here():
 
 def test_own_environment_trains_with_its_keyword_arguments(tmp_path: Path):
     # a low board: episodes of 4 steps are learnt in a few seconds
-    arguments = ("--env-kwargs", '{"rows": 5}', "--run-dir", tmp_path / "run")
+    quick = ("--ppo.learning-rate", 0.002, "--ppo.n-epochs", 4, "--ppo.minibatch-steps", 256)
+    arguments = ("--env-kwargs", '{"rows": 5}', "--run-dir", tmp_path / "run", *quick)
     assert "(solved: 0.95 over 100 episodes)" in run_example("own_environment.py", *arguments, cwd=tmp_path)
     played = completed("evaluate", tmp_path / "run", "--n-episodes", 10)
     assert "on examples.own_environment:make" in played.stdout

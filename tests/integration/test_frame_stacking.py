@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
@@ -12,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 from rollcast.actor.environments.recovering import RecoveringEnv
+from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_policy
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import environment_spaces
@@ -24,7 +26,7 @@ from rollcast.learner.algorithms.ppo import Ppo
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
 from rollcast.learner.algorithms.trajectories import observations_to_value
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from tests.arrived_rollouts import alternating_worker, batch_of, through_the_wire
 from tests.unit.actor.structured_environments import SPACES as STRUCTURED
 
@@ -73,7 +75,15 @@ ENVIRONMENTS: dict[str, Callable[[], gymnasium.Env]] = {
 }
 
 
-def worker_of(environment: Callable[[], gymnasium.Env], spec: PolicySpec, mode: AutoresetMode) -> RolloutWorker:
+class Player(NamedTuple):
+    """A worker with the spaces and the policy that it has."""
+
+    worker: RolloutWorker
+    spaces: EnvironmentSpaces
+    policy: Policy
+
+
+def player_of(environment: Callable[[], gymnasium.Env], spec: PolicySpec, mode: AutoresetMode) -> Player:
     vector_env = SyncVectorEnv([lambda: RecoveringEnv(environment())] * B, autoreset_mode=mode)
     known = environment_spaces(vector_env)
     torch.manual_seed(5)
@@ -81,7 +91,8 @@ def worker_of(environment: Callable[[], gymnasium.Env], spec: PolicySpec, mode: 
     # far from their first values, so that the policy's actions depend on what it sees
     policy = make_policy(known, spec, seed=2)
     policy.load(1, {name: array * np.float32(3.0) for name, array in state.items()})
-    return RolloutWorker(vector_env, policy, T, actor_id="a", incarnation=1, env_seed=3)
+    worker = RolloutWorker(vector_env, policy, T, actor_id="a", incarnation=1, env_seed=3)
+    return Player(worker, known, policy)
 
 
 @pytest.mark.parametrize(
@@ -91,13 +102,12 @@ def worker_of(environment: Callable[[], gymnasium.Env], spec: PolicySpec, mode: 
 def test_batches_are_those_of_gymnasiums_wrapper(name: str, mode: AutoresetMode):
     environment = ENVIRONMENTS[name]
     specs = PolicySpec(frame_stack=K), PolicySpec()
-    single = worker_of(environment, specs[0], mode)
-    stacked = worker_of(lambda: FrameStackObservation(environment(), K), specs[1], mode)
+    single = player_of(environment, specs[0], mode)
+    stacked = player_of(lambda: FrameStackObservation(environment(), K), specs[1], mode)
     sizes, n_ends, n_invalid = np.zeros(2), 0, 0
     for _ in range(N_ROLLOUTS):
         batches = []
-        for i, (worker, spec) in enumerate(zip((single, stacked), specs, strict=True)):
-            known = environment_spaces(worker._vector_env)
+        for i, ((worker, known, _), spec) in enumerate(zip((single, stacked), specs, strict=True)):
             rollout, n_bytes = through_the_wire(worker.collect(), known, B, spec)
             sizes[i] += n_bytes
             batches.append(batch_of(rollout, known, spec))
@@ -122,8 +132,8 @@ def test_batches_are_those_of_gymnasiums_wrapper(name: str, mode: AutoresetMode)
         n_final = n_ends / N_ROLLOUTS
         expected_ratio = K * ((T + 1) * B + n_final) / ((T + K) * B + n_final)
         assert sizes[1] / sizes[0] == pytest.approx(expected_ratio, rel=0.05)
-    for worker in (single, stacked):
-        worker.close()
+    for player in (single, stacked):
+        player.worker.close()
 
 
 @pytest.mark.parametrize("recurrence", ["none", "gru"])
@@ -139,11 +149,10 @@ def test_learner_learns_the_bits_that_it_learns_from_stacks(algorithm: str, recu
         kind, own = settings[algorithm]
         memory = {} if recurrence == "none" else {"recurrence": recurrence, "recurrent_size": 8}
         spec = PolicySpec(frame_stack=frame_stack, hidden_sizes=(16,), **memory)
-        worker = worker_of(environment, spec, SAME)
-        known = environment_spaces(worker._vector_env)
+        worker, known, policy = player_of(environment, spec, SAME)
         made = kind(known, spec, own, seed=7)
         for update in range(4):
-            worker._policy.load(update + 1, made.policy_state())
+            policy.load(update + 1, made.policy_state())
             made.update(batch_of(worker.collect(), known, spec), progress=0.0)
         learnt.append(made.policy_state())
         worker.close()

@@ -44,7 +44,9 @@ def ingest_of(learner_pid: int) -> set[int]:
 def learner(address: str, run_dir: Path, *options: object) -> tuple[object, ...]:
     return (
         *("learner", "learner", "--address", "127.0.0.1:0", "--address-file", address.removeprefix("file:")),
-        *("--run-dir", run_dir, "--ingest-processes", 2),
+        *("--run-dir", run_dir, "--ingest-processes", 2, "--batch-size", 8),
+        # leaves the cores to others
+        *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.0005}'),
         *("--n-rollout-steps", 16, "--torch-threads", 1, "--stop-return", 1e9, "--total-steps", 10**9, *options),
     )
 
@@ -97,7 +99,7 @@ def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(
         plans = [plan_of(number, address) for number in (1, 2)]
         clock = JumpingClock()
         monkeypatch.setattr(ingest, "time", clock)
-        processes = IngestProcesses(plans, silence_s=3.0)
+        processes = IngestProcesses(plans)
         stack.callback(processes.close)
         processes.start()
         processes.wait_until_served()
@@ -142,7 +144,7 @@ def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(
             os.kill(pid, signal.SIGCONT)
         all_go_on("all actors to go on after the pause")
         assert set(processes.pids) == paused
-        assert caplog.text.count("Resource temporarily unavailable); starting it again") == 1
+        assert caplog.text.count("Resource temporarily unavailable); restarting it") == 1
         for one in actors:
             assert one.close(), one.log.read_text()
         acknowledged = {one.actor_id: read_acknowledgements(one.acknowledgements) for one in actors}
@@ -180,7 +182,7 @@ def test_training_in_rounds_goes_on_without_a_killed_process_and_ends_everywhere
         client.stop()
         for process in (training, one, other):
             assert ended(process) == 0, process.stdout.read()
-        assert "starting it again" in training.stdout.read()
+        assert "restarting it" in training.stdout.read()
 
 
 def test_the_processes_of_a_killed_durable_learner_end_and_the_next_one_goes_on(tmp_path: Path):
@@ -211,7 +213,7 @@ def test_a_port_that_another_process_has_is_refused_before_anything_is_made(tmp_
         options = ("--address", f"127.0.0.1:{before}", "--ingest-processes", 1, "--run-dir", tmp_path / "run")
         assert f"'127.0.0.1:{before + 1}' is in use" in refused_here("learner", *options, code=1)[1]
         metrics = ("--metrics-address", f"127.0.0.1:{before + 1}")
-        told = f"--metrics-address: '127.0.0.1:{before + 1}' is where ingest process 1 listens"
+        told = f"--metrics-address: '127.0.0.1:{before + 1}' is the address of ingest process 1"
         assert told in refused_here("learner", *options, *metrics)[1]
     assert not (tmp_path / "run").exists()
 

@@ -67,7 +67,7 @@ def cluster(request, tmp_path):
     return made
 
 
-@pytest.mark.parametrize("cluster", ["base", "tls", "spot"], indirect=True)
+@pytest.mark.parametrize("cluster", ["base", "spot"], indirect=True)
 def test_sigterm_ends_learner_and_actor_with_exit_code_0_within_their_grace_periods(cluster):
     learner_does, actor_does = cluster.environment("learner"), cluster.environment("actor")
     with running("learner", "learner", **learner_does) as learner, running("actor", **actor_does) as actor:
@@ -105,12 +105,15 @@ def test_learner_is_ready_while_it_serves_and_not_while_it_stops(cluster):
 
 
 @pytest.mark.parametrize("cluster", ["tls"], indirect=True)
-def test_exec_probes_answer_with_mutual_tls(cluster):
+def test_exec_probes_answer_with_mutual_tls_and_sigterm_ends_both(cluster):
     assert not cluster.probe("learner", "readinessProbe"), "nobody is there yet"
-    with running("learner", "learner", **cluster.environment("learner")) as learner:
-        wait_until(lambda: cluster.probe("learner", "startupProbe"), "startup")
+    learner_does, actor_does = cluster.environment("learner"), cluster.environment("actor")
+    with running("learner", "learner", **learner_does) as learner, running("actor", **actor_does) as actor:
+        wait_until(lambda: cluster.probe("learner", "startupProbe"), "startup", every_s=0.5)
         assert cluster.probe("learner", "readinessProbe")
         assert cluster.probe("learner", "livenessProbe")
+        wait_until(cluster.is_training, "training")
+        assert ended(actor, signal.SIGTERM, cluster.grace_s("actor")) == 0
         assert ended(learner, signal.SIGTERM, cluster.grace_s("learner")) == 0
         assert not cluster.probe("learner", "readinessProbe")
 
@@ -119,7 +122,7 @@ def test_exec_probes_answer_with_mutual_tls(cluster):
 def test_actor_without_a_learner_is_alive_and_ends_within_its_grace_period(cluster):
     assert not cluster.probe("actor", "startupProbe"), "it has not begun"
     with running("actor", **cluster.environment("actor")) as actor:
-        wait_until(lambda: cluster.probe("actor", "startupProbe"), "startup")
+        wait_until(lambda: cluster.probe("actor", "startupProbe"), "startup", every_s=0.2)
         assert cluster.probe("actor", "livenessProbe")
         assert ended(actor, signal.SIGTERM, cluster.grace_s("actor")) == 0
         two_minutes_ago = time.time() - 120

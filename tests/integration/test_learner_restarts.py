@@ -16,7 +16,10 @@ pytestmark = pytest.mark.slow
 # Its actors have places for what they play, and play none for rollouts that they send again.
 PPO = (
     *("--algorithm", "ppo", "--n-rollout-steps", 16, "--batch-size", 8, "--ppo.minibatch-steps", 64),
+    *("--ppo.n-epochs", 1),
     *("--hidden-sizes", 16, "--torch-threads", 1),
+    # leaves the cores to others
+    *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.0005}'),
 )
 
 

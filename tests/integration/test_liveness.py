@@ -116,7 +116,7 @@ def test_actor_notices_a_lost_rollout(
         learner.sink.awaiting_s = 3.0
         wait_until(lambda: connection.wait_for_credit(6, 0.1), "credit for what comes after the lost one")
         assert [rollout.sequence for rollout in learner.sink.rollouts] == [1, 2]
-    assert "rollout 2, which the learner has awaited for 3 s, was lost on its way" in caplog.text
+    assert "rollout 2, for which the learner has waited for 3 s, was lost" in caplog.text
 
 
 def test_long_rollout_is_not_taken_for_a_lost_message(learner: FakeLearner, monkeypatch: pytest.MonkeyPatch):

@@ -22,6 +22,7 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.recording import read_rollouts
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState, Phase
+from tests.arrived_rollouts import replayed_log_prob
 from tests.integration.test_order_of_members import N_ENVS, T, listening
 from tests.needs import lacks
 from tests.node import NODE, node_with_packages
@@ -264,9 +265,7 @@ class TestNode:
         assert session["stateDifference"] < 1e-5
         for batch in batches:
             columns = batch.substeps[FLAT_SUBSTEP]
-            networks = algorithm._networks
-            forward = networks.forward(batch, columns, networks.observations(batch, columns))
-            replayed = forward.log_prob.detach().view_as(columns.log_prob)
+            replayed = replayed_log_prob(algorithm.policy, batch)
             np.testing.assert_allclose(replayed, columns.log_prob, atol=1e-5)
             assert columns.log_prob.std() > 0.01
         assert sum(int((batch.terminated | batch.truncated).sum()) for batch in batches) > 4

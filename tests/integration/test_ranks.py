@@ -31,7 +31,12 @@ QUICK = (
     *("--batch-size", 4, "--envs-per-actor", 2, "--n-rollout-steps", 16, "--stop-return", 1e9),
     *("--log-interval-s", 0.2),
 )
-ENDLESS = ("--total-steps", 10**9)
+# Leaves the cores to others.
+ENDLESS = (
+    *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.002}'),
+    *("--total-steps", 10**9),
+)
+ENDLESS_PPO = (*ENDLESS, "--ppo.n-epochs", 1)
 
 
 class Ranks:
@@ -66,15 +71,25 @@ class Ranks:
         output, _ = self.processes[rank].communicate(timeout_s)
         return self.processes[rank].returncode, output
 
-    def end_well(self, number: signal.Signals | None = None) -> None:
-        """Ends both ranks by a signal to each; without one, by a call of Stop."""
+    def wait_until_all_serve(self) -> None:
+        for rank in range(2):
+            wait_until(
+                lambda rank=rank: (status := self.status(rank)) is not None and status.phase is Phase.FINISHED,
+                f"rank {rank} to serve the policy",
+                240,
+            )
+
+    def end_well(self, number: signal.Signals | None = None) -> list[str]:
+        """Ends both ranks by a signal to each; without one, by a call of Stop; returns what they have printed."""
         if number is None:
             with LearnerClient(self.address()) as client:
                 client.stop()
         else:
             for process in self.processes:
                 process.send_signal(number)
-        assert [self.ended(rank)[0] for rank in range(2)] == [0, 0]
+        outcomes = [self.ended(rank) for rank in range(2)]
+        assert [code for code, _ in outcomes] == [0, 0], outcomes
+        return [output for _, output in outcomes]
 
 
 @contextlib.contextmanager
@@ -107,22 +122,24 @@ def actors(address: str, n: int, *arguments: object) -> Iterator[list[ForkedProc
         ]
 
 
-def test_two_ranks_teach_one_policy_with_the_actors_of_both(tmp_path: Path):
+def test_two_ranks_teach_one_policy_with_the_actors_of_both_and_serve_it_also_when_they_are_resumed(tmp_path: Path):
     run, summary = tmp_path / "run", tmp_path / "summary.json"
     arguments = ("--run-dir", run, "--ranks.check-updates", 1, "--log-level", "INFO", "--summary-json", summary)
     # an untrained policy has a return of 22
-    learning = ("--algorithm", "impala", "--batch-size", 8, "--stop-return", 60)
-    with ranks(*arguments, *learning, "--total-steps", 800_000) as two:
+    learning = ("--algorithm", "impala", "--batch-size", 8, "--stop-return", 60, "--total-steps", 800_000)
+    learning += ("--when-finished", "serve", "--resume", "auto")
+    with ranks(*arguments, *learning) as two:
         with actors(two.address(1), 4) as four:
-            outputs = [two.ended(rank, 240) for rank in range(2)]
-            assert [code for code, _ in outputs] == [0, 0], outputs
+            two.wait_until_all_serve()
             assert [actor.wait(DEADLINE_S) for actor in four] == [0] * 4
+        updates = two.updates()
+        outputs = two.end_well(signal.SIGTERM)
     # every actor dialled rank 1, which kept half of them; slots follow from the rank
-    for rank, (_, output) in enumerate(outputs):
+    for rank, output in enumerate(outputs):
         slots = [int(line.split("slot ")[1].split(",")[0]) for line in output.splitlines() if " joined: slot" in line]
         assert sorted(slots) == [rank, rank + 2], output
-    assert "env steps" in outputs[0][1], "rank 0 sums the run up"
-    assert "env steps" not in outputs[1][1], "once"
+    assert "env steps" in outputs[0], "rank 0 sums the run up"
+    assert "env steps" not in outputs[1], "once"
     assert json.loads(summary.read_text())["solved"]
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert records[-1]["env_steps"] > records[0]["env_steps"], "one run, of which rank 0 keeps the metrics"
@@ -134,11 +151,15 @@ def test_two_ranks_teach_one_policy_with_the_actors_of_both(tmp_path: Path):
     assert len(states[0]["progress"]["returns"]) == 100, "those of all ranks, of which the last 100 count"
     assert [len(state["actors"]["actors"]) for state in states] == [2, 2]
     assert states[0]["actors"]["policy_version"] == states[1]["actors"]["policy_version"]
+    with ranks(*arguments, *learning) as again:
+        again.wait_until_all_serve()
+        assert [again.updates(rank) for rank in range(2)] == [updates] * 2, "nothing is learnt again"
+        again.end_well(signal.SIGTERM)
 
 
 def test_actors_that_no_checkpoint_knows_are_divided_anew(tmp_path: Path):
     # They return to the address of rank 0: the one that they had been sent to is nobody's any more.
-    arguments, address = ("--run-dir", tmp_path / "run", "--resume", "auto", *ENDLESS), tmp_path / "address"
+    arguments, address = ("--run-dir", tmp_path / "run", "--resume", "auto", *ENDLESS_PPO), tmp_path / "address"
     with (
         ranks(*arguments, address_file=address) as first,
         actors(first.address(), 2, "--reconnect-timeout-s", 240) as two,
@@ -210,7 +231,7 @@ def test_ranks_that_an_operator_stops_resume_and_one_learner_goes_on_with_the_ac
 
 
 @pytest.mark.parametrize(
-    ("own", "options"), [("replay buffers", ()), ("a log of durable rollouts", ("--durable",))], ids=["buffer", "log"]
+    ("own", "options"), [("replay buffers", ()), ("log of durable rollouts", ("--durable",))], ids=["buffer", "log"]
 )
 def test_ranks_with_replay_buffers_resume_and_one_learner_is_refused(
     own: str, options: tuple[object, ...], tmp_path: Path
@@ -224,7 +245,7 @@ def test_ranks_with_replay_buffers_resume_and_one_learner_is_refused(
         first.wait_for_updates()
         first.end_well(signal.SIGTERM)
         said = refused("learner", "--address", first.address(), *QUICK, *common)
-        assert f"was written by 2 ranks, each of which has {own} of its own" in said
+        assert f"was written by 2 ranks, each with its own {own}" in said
         stopped_at = max(int(path.name) for path in (run / "checkpoints").glob("[0-9]*"))
         with ranks(*of_ranks, port=first.port) as second:
             second.wait_for_updates(stopped_at + 5)
@@ -234,7 +255,7 @@ def test_ranks_with_replay_buffers_resume_and_one_learner_is_refused(
 def test_ranks_go_on_after_a_deadline_without_data_and_end_after_one_without_an_answer(tmp_path: Path):
     deadlines = ("--ranks.data-timeout-s", 0.5, "--ranks.timeout-s", 20)
     with (
-        ranks("--run-dir", tmp_path / "run", *deadlines, "--ranks.check-updates", 1, *ENDLESS) as two,
+        ranks("--run-dir", tmp_path / "run", *deadlines, "--ranks.check-updates", 1, *ENDLESS_PPO) as two,
         actors(two.address(), 2) as both,
     ):
         two.wait_for_updates()
@@ -250,33 +271,10 @@ def test_ranks_go_on_after_a_deadline_without_data_and_end_after_one_without_an_
         two.processes[1].send_signal(signal.SIGSTOP)
         code, output = two.ended(0)
         assert code == 1
-        assert "rank 1 does not answer any more" in output
+        assert "rank 1 no longer answers" in output
         assert "within 20 s (--ranks.timeout-s)" in output
         two.processes[1].send_signal(signal.SIGCONT)
         assert two.ended(1)[0] == 1
-
-
-def test_ranks_that_have_solved_their_run_serve_its_policy_and_do_so_again_when_they_are_resumed(tmp_path: Path):
-    solved = ("--stop-return", 10, "--when-finished", "serve")
-    common = ("--run-dir", tmp_path / "run", "--resume", "auto", *ENDLESS, *solved)
-
-    def wait_until_all_serve(two: Ranks) -> None:
-        for rank in range(2):
-            wait_until(
-                lambda rank=rank: (status := two.status(rank)) is not None and status.phase is Phase.FINISHED,
-                f"rank {rank} to serve the policy",
-            )
-
-    with ranks(*common) as first:
-        with actors(first.address(), 2) as both:
-            wait_until_all_serve(first)
-            assert [actor.wait(DEADLINE_S) for actor in both] == [0, 0]
-        updates = first.updates()
-        first.end_well(signal.SIGTERM)
-    with ranks(*common) as second:
-        wait_until_all_serve(second)
-        assert [second.updates(rank) for rank in range(2)] == [updates] * 2, "nothing is learnt again"
-        second.end_well(signal.SIGTERM)
 
 
 def _n_streaming(ranks: Ranks, rank: int = 0) -> int:
@@ -332,7 +330,7 @@ def test_an_actor_stays_where_it_is_if_it_cannot_reach_the_rank_it_is_sent_to(tm
     # Nobody listens there: both ranks serve at 127.0.0.1.
     unreachable = ("--advertised-host", "127.0.0.99", "--address-file", tmp_path / "address")
     checked = ("--ranks.check-updates", 1, "--ranks.data-timeout-s", 0.1)
-    with ranks("--run-dir", tmp_path / "run", *checked, *unreachable, *ENDLESS) as two:
+    with ranks("--run-dir", tmp_path / "run", *checked, *unreachable, *ENDLESS_PPO) as two:
         with actors(two.address(), 2, "--log-level", "INFO") as both:
             wait_until(lambda: _n_streaming(two, 0) == 2, "both actors at the rank that they have dialled", 120)
             two.wait_for_updates()
@@ -381,7 +379,7 @@ def test_torchrun_starts_the_ranks_again_and_they_resume_with_the_same_actors(tm
             "learner",
         ),
         *("--address", f"127.0.0.1:{port}", "--run-dir", run, "--resume", "auto", "--checkpoint-interval-s", 1),
-        *(*QUICK, *ENDLESS),
+        *(*QUICK, *ENDLESS_PPO),
     )
     two = Ranks(port=port)
     with Path(os.devnull).open("wb") as nowhere:

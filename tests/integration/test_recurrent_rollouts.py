@@ -12,12 +12,11 @@ from rollcast.actor.environments.masked_cartpole import make
 from rollcast.actor.environments.recovering import RecoveringEnv
 from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 from rollcast.actor.policies.torch_acting import TorchActingPolicy
-from rollcast.actor.policies.torch_distributions import log_prob
 from rollcast.actor.policies.torch_q_values import action_values
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.actor.vector.make import environment_spaces
 from rollcast.actor.workers.flat import RolloutWorker
-from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.actor_critic_networks import ActorCriticNetworks
 from rollcast.learner.algorithms.impala_settings import ImpalaSettings
 from rollcast.learner.algorithms.trajectories import sequence_starts
 from rollcast.learner.batch import Batch
@@ -26,7 +25,7 @@ from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.policies.policies import PolicyHead, PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
-from tests.arrived_rollouts import alternating_worker, batch_of, through_the_wire
+from tests.arrived_rollouts import alternating_worker, batch_of, replayed_log_prob, through_the_wire
 from tests.unit.actor.structured_environments import SPACES as STRUCTURED
 
 T, B, N_ROLLOUTS = 17, 3, 8
@@ -65,16 +64,6 @@ def weights(policy: TorchPolicy) -> PolicyState:
         for parameter in policy.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     return policy.state_arrays()
-
-
-def replayed_log_prob(policy: TorchPolicy, batch: Batch) -> torch.Tensor:
-    ((key, columns),) = batch.substeps.items()
-    observation = {path: leaf.flatten(0, 1) for path, leaf in columns.observation.items()}
-    assert columns.initial_state is not None
-    with torch.no_grad():
-        parameters, _ = policy.unroll(observation, columns.initial_state, sequence_starts(batch), key)
-        replayed = log_prob(policy.spaces[key].action, parameters, columns.action.flatten(0, 1))
-    return replayed.view_as(columns.log_prob)
 
 
 def assert_replays(policy: TorchPolicy, batch: Batch) -> None:
@@ -169,19 +158,26 @@ def test_states_of_agents_that_act_at_different_times_are_replayed(kind: str, n_
     assert n_padded
 
 
+def networks_of(learning: TorchPolicy) -> ActorCriticNetworks:
+    """The policy with a critic."""
+    networks = ActorCriticNetworks(
+        learning.spaces, learning.spec, ImpalaSettings(), substep_key=FLAT_SUBSTEP, device=torch.device("cpu")
+    )
+    networks.policy.load_state_arrays(learning.state_arrays())
+    return networks
+
+
 @pytest.mark.parametrize(("kind", "mode"), [("lstm", NEXT), ("gru", SAME), ("gru", NEXT)])
 def test_values_equal_those_of_single_steps_with_the_state_before_the_reset(kind: str, mode: AutoresetMode):
-    algorithm: Impala | None = None
+    networks: ActorCriticNetworks | None = None
     for learning, rollout in flat_rollouts(kind, NumpyMlpPolicy, mode):
-        if algorithm is None:
-            algorithm = Impala(learning.spaces, learning.spec, ImpalaSettings())
-            algorithm.begin_with(learning.state_arrays(), None)
+        if networks is None:
+            networks = networks_of(learning)
         batch = batch_of(rollout, learning.spaces, learning.spec)
         (columns,) = batch.substeps.values()
         with torch.no_grad():
-            networks = algorithm._networks
             values = networks.forward(batch, columns, networks.observations(batch, columns)).values
-            expected = _values_one_by_one(algorithm, batch)
+            expected = _values_one_by_one(networks, batch)
         used = torch.cat([batch.valid.flatten(), torch.ones(len(values) - batch.valid.numel(), dtype=torch.bool)])
         if mode is NEXT:
             # The row between two episodes gives the value of what the first one ended with.
@@ -189,15 +185,15 @@ def test_values_equal_those_of_single_steps_with_the_state_before_the_reset(kind
         torch.testing.assert_close(values[used], expected[used], atol=1e-5, rtol=1e-4)
 
 
-def _values_one_by_one(algorithm: Impala, batch: Batch) -> torch.Tensor:
+def _values_one_by_one(networks: ActorCriticNetworks, batch: Batch) -> torch.Tensor:
     """Steps each trajectory by itself, with the actor's rule: an episode begins with a state of zeros."""
     (columns,) = batch.substeps.values()
     finals = {(int(t), int(b)): i for i, (t, b) in enumerate(batch.final_index)}
     of_rows, of_last, of_final = torch.zeros(T, B), torch.zeros(B), torch.zeros(len(finals))
 
     def step(observation: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        _, after = algorithm.policy.step({"": observation[None]}, state)
-        return algorithm._networks.critic({"": observation[None]}, after)[0], after
+        _, after = networks.policy.step({"": observation[None]}, state)
+        return networks.critic({"": observation[None]}, after)[0], after
 
     for b in range(B):
         state, has_reset_row = columns.initial_state[b : b + 1], False

@@ -38,6 +38,13 @@ def run(tmp_path: Path) -> Path:
     return run.path
 
 
+class Unread(io.StringIO):
+    """An output whose reader has ended."""
+
+    def write(self, _text: str) -> int:
+        raise SystemExit(0)
+
+
 def test_policy_trained_in_a_vector_is_evaluated_in_it(run: Path, tmp_path: Path):
     figures = tmp_path / "figures.json"
     for which, actions in (("last", "likeliest"), ("best", "drawn")):
@@ -52,6 +59,12 @@ def test_policy_trained_in_a_vector_is_evaluated_in_it(run: Path, tmp_path: Path
         assert which == "best" or told["returns"] == [LENGTH] * 2
         assert f"{which}, version {told['policy_version']}, on {STACKED_ID}" in printed
         assert actions in printed
+    with pytest.raises(ConfigurationError, match="--summary-json: there is no folder"):
+        evaluate(settings.model_copy(update={"summary_json": tmp_path / "nowhere" / "s.json"}), io.StringIO())
+    figures.unlink()
+    with pytest.raises(SystemExit):
+        evaluate(settings, Unread())
+    assert json.loads(figures.read_text()) == told, "the file has all results, whoever reads the output"
     with pytest.raises(ConfigurationError, match="--vectorization sync"):
         evaluate(EvaluateSettings(run_dir=run, video=tmp_path / "video"), io.StringIO())
 

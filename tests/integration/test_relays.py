@@ -31,7 +31,9 @@ def actor(addresses: str, *options: object) -> tuple[object, ...]:
 def learner(port: int, run_dir: Path, *options: object) -> tuple[object, ...]:
     return (
         *("learner", "learner", "--address", f"127.0.0.1:{port}", "--run-dir", run_dir),
-        *("--algorithm", "impala", "--n-rollout-steps", 16, "--torch-threads", 1),
+        *("--algorithm", "impala", "--n-rollout-steps", 16, "--batch-size", 8, "--torch-threads", 1),
+        # leaves the cores to others
+        *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.0005}'),
         *("--stop-return", 1e9, "--log-level", "INFO", *options),
     )
 

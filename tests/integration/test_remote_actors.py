@@ -47,9 +47,16 @@ def play_and_leave(port: int, client: LearnerClient, incarnation: int) -> None:
     wait_until(lambda: client.actors()[0].state is ActorState.LEFT, "the actor to have left")
 
 
-def test_restarted_actor_keeps_its_slot(tmp_path: Path):
+def test_actors_that_do_not_fit_are_rejected_and_one_that_is_restarted_keeps_its_slot(tmp_path: Path):
     port = free_port()
     with running(*learner(port, tmp_path / "run")), LearnerClient(f"127.0.0.1:{port}") as client:
+        wait_until(lambda: status_of(client).phase is Phase.TRAINING, "the learner")
+        for options, message in (
+            (("--env-id", "Acrobot-v1"), "SpacesMismatchError: spaces differ at 0/"),
+            (("--network", "tests.networks:make_linear"), "ProtocolMismatchError: actor"),
+        ):
+            assert message in refused(*actor(port, *options), code=1)
+            assert client.status().phase is Phase.TRAINING
         play_and_leave(port, client, incarnation=1)
         play_and_leave(port, client, incarnation=2)
         (info,) = client.actors()
@@ -69,22 +76,6 @@ def test_actor_steps_as_many_environments_as_the_algorithm_wants(tmp_path: Path)
                 lambda: len(client.actors()) == 2 and all(info.rollouts > 1 for info in client.actors()), "rollouts"
             )
         assert {info.actor_id: info.n_envs for info in client.actors()} == {"untold": 4, "told": 3}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--env-id", "Acrobot-v1"), "SpacesMismatchError: spaces differ at 0/"),
-        (("--network", "tests.networks:make_linear"), "ProtocolMismatchError: actor"),
-    ],
-)
-def test_actor_that_does_not_fit_is_rejected_and_ends(options: tuple[str, ...], message: str, tmp_path: Path):
-    port = free_port()
-    with running(*learner(port, tmp_path / "run")), LearnerClient(f"127.0.0.1:{port}") as client:
-        wait_until(lambda: status_of(client).phase is Phase.TRAINING, "the learner")
-        said = refused(*actor(port, *options), code=1)
-        assert message in said
-        assert client.status().phase is Phase.TRAINING
 
 
 def test_failing_environment_is_reported_and_other_actors_continue(tmp_path: Path):
@@ -192,7 +183,7 @@ def test_actor_that_has_lost_its_connection_at_the_end_is_told(tmp_path: Path):
         lines = iter(learning.stdout.readline, "")
         assert any("WARNING actor a was lost: its connection broke" in line for line in lines)
         client.stop()
-        assert any("waiting up to 7 s for actors that have lost their connection" in line for line in lines)
+        assert any("waiting up to 7 s to tell the disconnected actors" in line for line in lines)
         proxy.learner_port = port
         assert ended(acting) == 0, acting.stdout.read()
         assert ended(learning) == 0

@@ -63,7 +63,7 @@ def test_actors_fill_the_buffer_and_another_process_learns_from_it(tmp_path: Pat
             assert ended(server, signal.SIGINT) == 130
             said = server.stdout.read()
             assert "replay buffer: 20,000 transitions of " in said
-            assert "a restart begins with a new one" in said
+            assert "a restart begins with a new buffer" in said
             lost = re.search(r"ended: the (\d+) entries in the replay buffer were in memory only, and are gone", said)
             assert lost is not None
             assert int(lost[1]) >= size
@@ -125,4 +125,4 @@ def test_actors_with_own_network_fill_the_buffer():
             (info,) = learner.actors()
         assert (info.state, info.n_envs) == (ActorState.STREAMING, 8)
         said = refused(*acting, code=1)
-        assert "was started with --network 'auto', the learner trains 'tests.networks:make_linear'" in said
+        assert "was started with --network 'auto', and the learner trains 'tests.networks:make_linear'" in said

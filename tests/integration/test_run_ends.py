@@ -108,7 +108,7 @@ WAYS: Final = {
     "limit": Way(reason=EndReason.STEPS, arguments=ENDLESS | {"--total-steps": 2000}, chosen={"serving"}),
     "evaluation": Way(reason=EndReason.SOLVED, arguments=EVALUATED | {"--stop-return": 1}, chosen={"train"}),
     "patience": Way(
-        reason=EndReason.PATIENCE, arguments=ENDLESS | EVALUATED | {"--eval-patience": 1}, chosen={"ranks"}
+        reason=EndReason.PATIENCE, arguments=ENDLESS | EVALUATED | {"--eval-patience": 1}, chosen={"learner"}
     ),
     "Ctrl-C": Way(reason=EndReason.STOPPED, act=signals(signal.SIGINT), codes=(130,), chosen={"sequential"}),
     "Ctrl-C twice": Way(
@@ -127,7 +127,7 @@ WAYS: Final = {
     ),
     "SIGTERM": Way(reason=EndReason.STOPPED, act=signals(signal.SIGTERM), chosen={"learner"}),
     "SIGHUP": Way(reason=EndReason.STOPPED, act=signals(signal.SIGHUP), chosen={"train"}),
-    "Stop": Way(reason=EndReason.STOPPED, act=stops_by_rpc, roles=SERVED, chosen={"ranks"}),
+    "Stop": Way(reason=EndReason.STOPPED, act=stops_by_rpc, roles=SERVED, chosen={"learner"}),
     "divergence": Way(
         reason=EndReason.FAILED, arguments=NAN, codes=(1,), silent=SAVED | OF_THE_END, chosen={"learner"}
     ),

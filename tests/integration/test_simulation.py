@@ -73,15 +73,15 @@ def test_some_of_every_switch_of_small_cases_lose_nothing_and_end():
     "name",
     [
         "a rollout is acknowledged before the queue has it",
-        "a stream that is opened again sends nothing again",
-        "what a closed stream reserved is not given back",
+        "a reopened stream resends no rollout",
+        "a closed stream keeps its reservations",
     ],
 )
 def test_a_fault_that_is_put_in_is_found(name: str):
     (fault,) = (each for each in FAULTS if each.name == name)
     options = ("--worlds", fault.world, "--first-seed", 0, "--schedules", 3000, "--failures", 1)
     # one of them is shrunk as well
-    shrink_s = 5 if fault.name == "what a closed stream reserved is not given back" else 0
+    shrink_s = 5 if fault.name == "a closed stream keeps its reservations" else 0
     assert failures(lines(start(*options, "--fault", name, "--shrink-seconds", shrink_s)))
 
 

@@ -7,7 +7,10 @@ import gymnasium
 import numpy as np
 import pytest
 
+from rollcast.actor.acting.local_process import LocalActorPlan
+from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.vector.make import probe_spaces
+from rollcast.learner.actors.local_processes import LocalProcesses
 from rollcast.learner.actors.sequential import SequentialDistributedActors
 from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.services.errors import (
@@ -21,6 +24,7 @@ from rollcast.services.limits.limits import Limits
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from rollcast.services.status.status import ActorState
 from tests.actor_kinds import make_actors
+from tests.integration.learner_fakes import serve
 from tests.processes import ROOT, is_alive, script, wait_until
 
 pytestmark = pytest.mark.slow
@@ -139,13 +143,42 @@ def test_environment_in_actor_process_may_start_processes():
         assert actors.collect_outputs("cpu")[0].n_env_steps == 16
 
 
-def test_hanging_environment_is_reported_and_its_actor_ends():
+def test_hanging_environment_is_reported_and_its_actor_ends(caplog: pytest.LogCaptureFixture):
     options = {"n_actors": 1, "on_actor_failure": "fail", "step_timeout_s": 5.0}
     with make_actors("subproc-forkserver", "tests.environments:HangingEnv", **options) as actors:
-        with pytest.raises(ActorFailedError, match=r"(?s)local-0.*StepTimeout.* at most 5;.*released.wait\(\)"):
+        with pytest.raises(ActorFailedError, match=r"local-0.*StepTimeout.* at most 5;"):
             for _ in range(50):
                 actors.collect_outputs("cpu")
         wait_until(lambda: "a step of the environments has taken" in actors.actor_infos[0].last_error, "its error")
+    assert caplog.text.count("released.wait()") == 1
+
+
+def test_an_actor_awaits_its_own_learner_without_advice_to_start_one(tmp_path, capfd):
+    """The socket appears only once the actor has said that it waits; a process of `spawn` writes to this one's file."""
+    said, address = "", f"unix:{tmp_path / 'socket'}"
+    plan = LocalActorPlan(
+        address=address,
+        actor_id="local-0",
+        env_factory=EnvironmentFactory("CartPole-v1"),
+        n_envs=1,
+        network="auto",
+        log_level="INFO",
+    )
+
+    def waits() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return "the learner that started this actor does not serve yet" in said
+
+    actors = LocalProcesses([plan], start_method="spawn", max_restarts=0, on_exit=lambda *_: None)
+    actors.start()
+    try:
+        wait_until(waits, "the actor to wait")
+        with serve(address) as learner:
+            wait_until(lambda: learner.sink.offers, "the actor to join")
+    finally:
+        actors.stop(0.0)
+    assert "start one with" not in said + capfd.readouterr().err
 
 
 def test_missing_actor_ends_collect_at_its_timeout():
@@ -156,25 +189,45 @@ def test_missing_actor_ends_collect_at_its_timeout():
         actors.collect_outputs("cpu")
 
 
-# Its actors import it again.
-ORPHAN_SCRIPT = """
-import multiprocessing, os, sys
+# Their actors import them again.
+LEARNER_OF_PLAYING_ACTORS = """
+import multiprocessing, os
 if __name__ == "__main__":
     from tests.actor_kinds import make_actors
-    actors = make_actors(sys.argv[1], seed=1)
+    actors = make_actors("subproc-forkserver", seed=1)
     actors.start()
     actors.collect_outputs("cpu")
     print(*[child.pid for child in multiprocessing.active_children()], flush=True)
     os.kill(os.getpid(), 9)
 """
+LEARNER_OF_HANGING_ACTORS = """
+import functools, multiprocessing, os, sys, threading
+from pathlib import Path
+def hang(folder):
+    (folder / f"hangs-{os.getpid()}").touch()
+    threading.Event().wait()
+if __name__ == "__main__":
+    from rollcast.actor.acting.local_process import LocalActorPlan
+    from rollcast.learner.actors.local_processes import LocalProcesses
+    from tests.processes import wait_until
+    folder = Path(sys.argv[1])
+    (folder / "socket").mkdir()
+    work = {"env_factory": functools.partial(hang, folder), "n_envs": 1, "network": "auto"}
+    plans = [LocalActorPlan(address=f"unix:{folder}/socket/learner", actor_id=name, **work) for name in "ab"]
+    LocalProcesses(plans, start_method="spawn", max_restarts=0, on_exit=print).start()
+    wait_until(lambda: len(list(folder.glob("hangs-*"))) == 2, "both to hang")
+    print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+    os.kill(os.getpid(), 9)
+"""
 
 
-@pytest.mark.parametrize("kind", ["subproc-forkserver", "subproc-spawn"])
-def test_actors_end_when_the_learner_is_killed(kind: str, tmp_path):
+@pytest.mark.parametrize("learner", [LEARNER_OF_PLAYING_ACTORS, LEARNER_OF_HANGING_ACTORS], ids=["play", "hang"])
+def test_actors_end_when_the_learner_is_killed(learner: str, tmp_path):
     program = tmp_path / "learner_that_dies.py"
-    program.write_text(ORPHAN_SCRIPT)
-    done = script(program, kind, cwd=ROOT)
+    program.write_text(learner)
+    done = script(program, tmp_path, cwd=ROOT)
     assert done.returncode == -9, done.stderr
     pids = done.stdout.split()
     assert len(pids) == 2
     wait_until(lambda: not any(is_alive(int(pid)) for pid in pids), f"actors {pids} to be gone")
+    assert not (tmp_path / "socket").exists(), "the first removes it, and the second finds nothing"

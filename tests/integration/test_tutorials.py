@@ -32,7 +32,9 @@ NOT_TYPED = {
 SOONER = {
     "rollcast train --algorithm impala --run-dir runs/first": "ROLLCAST_STOP_RETURN=150",
     "rollcast train --resume runs/second": "ROLLCAST_STOP_RETURN=150",
-    "rollcast train --env-id catch:make --stop-return 0.95 --run-dir runs/catch": "ROLLCAST_PPO__LEARNING_RATE=0.001",
+    "rollcast train --env-id catch:make --stop-return 0.95 --run-dir runs/catch": (
+        "ROLLCAST_PPO__LEARNING_RATE=0.002 ROLLCAST_PPO__N_EPOCHS=4 ROLLCAST_PPO__MINIBATCH_STEPS=256"
+    ),
     "rollcast train --env-id catch:make --total-steps 5000 --run-dir runs/mended": "ROLLCAST_PPO__N_EPOCHS=1",
 }
 

@@ -189,7 +189,7 @@ def _axes() -> tuple[Axis, ...]:
         Axis("network", (*BUILT_IN_NETWORKS, OWN_NETWORK)),
         *(Axis(name, values, _applies(name)) for name, values in options.items()),
         Axis("replay.samples_per_insert", (4.0, 8.0), replays),
-        Axis("replay.samples_per_insert of one's own", (True, False), lambda case: case["algorithm"] == OWN_REPLAYED),
+        Axis("replay.samples_per_insert of your own", (True, False), lambda case: case["algorithm"] == OWN_REPLAYED),
         Axis("replay.burn_in", (0, 1), lambda case: replays(case) and case["replay.entry"] == "rollouts"),
     )
 
@@ -315,7 +315,7 @@ def arguments(case: Case) -> list[str]:
                 "replay.burn_in": case["replay.burn_in"],
                 "replay.sequence_length": N_STEPS - case["replay.burn_in"],
             }
-        if case.get("replay.samples_per_insert of one's own") is False:
+        if case.get("replay.samples_per_insert of your own") is False:
             del given["replay.samples_per_insert"]
     elif case["batch_size"] is not None:
         given["batch_size"] = batch_size(case)

@@ -101,7 +101,7 @@ RULES: Final = (
         lambda case: case["algorithm"] == "sac" and case["env.action"] == "box without bounds",
     ),
     Rule(
-        "values of actions need Discrete",
+        "Q-values need Discrete",
         "",
         ("algorithm", "env.action"),
         lambda case: (
@@ -125,8 +125,8 @@ RULES: Final = (
         lambda case: case["recurrence"] != "none" and case["algorithm"] in _WITHOUT_MEMORY,
     ),
     Rule(
-        "expected one of the two: only built-in",
-        "`--recurrence` with a network of your own",
+        "expected a built-in network, because only these can be recurrent",
+        "`--recurrence` with your own network",
         ("recurrence", "network"),
         lambda case: case["recurrence"] != "none" and case["network"] == OWN_NETWORK,
     ),
@@ -138,7 +138,7 @@ RULES: Final = (
     ),
     Rule(
         "which cannot stack the frames",
-        "`--frame-stack` or `--recurrence` with an algorithm of your own that does not say that it can",
+        "`--frame-stack` or `--recurrence` with your own algorithm, unless it declares support",
         ("frame_stack", "algorithm"),
         lambda case: case["frame_stack"] != 1 and case["algorithm"] == OWN_FRESH,
     ),
@@ -149,14 +149,14 @@ RULES: Final = (
         lambda case: bool(case["normalize_observations"]) and not _has_floats(_observation(case)),
     ),
     Rule(
-        "expected an image among them",
+        "expected an image among the observations",
         "a network of images without an image among the observations of each policy",
         ("network", "env.observation", "frame_stack", "env.agents"),
         lambda case: case["network"] in _IMAGE_NETWORKS and not _sees_images(case),
     ),
     Rule(
         "share_torso: the network is",
-        "`share_torso` with a memory, without an image, or with another network than those of images",
+        "`share_torso` with a recurrent policy, without an image, or without a network for images",
         (".share_torso", "recurrence", "network", "env.observation", "frame_stack", "env.agents"),
         lambda case: (
             case.get(".share_torso") is True
@@ -175,7 +175,7 @@ RULES: Final = (
     ),
     Rule(
         "layer norm for critics without hidden layers",
-        "`--sac.critic-layer-norm` with a network of your own, or with Discrete actions and images",
+        "`--sac.critic-layer-norm` with your own network, or with Discrete actions and images",
         (".critic_layer_norm", "network", "env.action", "env.observation", "frame_stack", "env.agents"),
         lambda case: (
             case.get(".critic_layer_norm") is True
@@ -235,8 +235,8 @@ RULES: Final = (
         "--deterministic with a replay buffer and without",
         "`--deterministic` or sequential actors with a replay buffer and without a limiter "
         "(`--replay.samples-per-insert`)",
-        ("deterministic", "replay.samples_per_insert of one's own"),
-        lambda case: bool(case["deterministic"]) and case.get("replay.samples_per_insert of one's own") is False,
+        ("deterministic", "replay.samples_per_insert of your own"),
+        lambda case: bool(case["deterministic"]) and case.get("replay.samples_per_insert of your own") is False,
     ),
     Rule(
         "--durable with --deterministic",
@@ -303,7 +303,7 @@ RULES: Final = (
     ),
     Rule(
         "vectorization is 'entry_point'",
-        "`--vectorization entry_point` for an environment that is not registered with one",
+        "`--vectorization entry_point` for an environment without a registered vector entry point",
         ("vectorization", "env.is_registered"),
         lambda case: case["vectorization"] == "entry_point" and not case.get("env.is_registered"),
     ),
@@ -334,9 +334,9 @@ RULES: Final = (
     Rule(
         "--actor-kind sequential with a replay buffer and without",
         "",
-        ("replay.samples_per_insert of one's own", "actor_kind", "replay.max_times_sampled"),
+        ("replay.samples_per_insert of your own", "actor_kind", "replay.max_times_sampled"),
         lambda case: (
-            case.get("replay.samples_per_insert of one's own") is False
+            case.get("replay.samples_per_insert of your own") is False
             and case["actor_kind"] == "sequential"
             and case["replay.max_times_sampled"] is None
         ),
@@ -350,9 +350,9 @@ RULES: Final = (
     Rule(
         "error_buffer is",
         "`--replay.error-buffer` without a limiter",
-        ("replay.samples_per_insert of one's own", "replay.error_buffer"),
+        ("replay.samples_per_insert of your own", "replay.error_buffer"),
         lambda case: (
-            case.get("replay.samples_per_insert of one's own") is False and case["replay.error_buffer"] is not None
+            case.get("replay.samples_per_insert of your own") is False and case["replay.error_buffer"] is not None
         ),
     ),
 )

@@ -23,7 +23,7 @@ from tests.matrix.axes import Case
 from tests.matrix.rules import reasons
 
 _BAD_SETTINGS: Final = 2
-_LIMITED: Final = "replay.samples_per_insert of one's own"
+_LIMITED: Final = "replay.samples_per_insert of your own"
 
 
 class CaseFailedError(Exception):

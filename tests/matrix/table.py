@@ -63,7 +63,7 @@ def _goes(algorithm: str, name: str, value: Value) -> bool:
 def _word(value: Value) -> str:
     if value is True:
         return "on"
-    return "of one's own" if ":" in str(value) else str(value)
+    return _OWN if ":" in str(value) else str(value)
 
 
 def page() -> str:

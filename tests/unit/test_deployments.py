@@ -21,6 +21,7 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 TLS = yaml.safe_load((ROOT / "deploy/compose/tls.yml").read_text())
 RANKS = yaml.safe_load((ROOT / "deploy/compose/ddp.yml").read_text())
 RELAYS = yaml.safe_load((ROOT / "deploy/compose/relay.yml").read_text())
+RELAYS_TLS = yaml.safe_load((ROOT / "deploy/compose/relay-tls.yml").read_text())
 STACK = yaml.safe_load((ROOT / "deploy/stack.yml").read_text())
 # The settings of the process in each service, by its name, and the files of the services.
 SETTINGS = {"learner": ServingSettings, "actor": ActorSettings, "relay": RelaySettings, "dashboard": DashboardSettings}
@@ -170,6 +171,13 @@ class TestRelays:
         assert {name: relay[name] for name in confined} == {name: learner[name] for name in confined}
         _, command = health_check("learner")
         assert f"localhost:{relay['environment']['ROLLCAST_ADDRESS'].rpartition(':')[2]}" in command
+
+    def test_have_certificates_for_the_name_that_actors_call_and_use_them_as_in_a_cluster(self):
+        assert "--host relay" in TLS["services"]["certs"]["command"][0]
+        patch = yaml.safe_load((ROOT / "deploy/kubernetes/components/tls/relay.yaml").read_text())
+        (of_the_cluster,) = patch["spec"]["template"]["spec"]["containers"]
+        expected = {each["name"]: each.get("value", "") for each in of_the_cluster["env"]}
+        assert RELAYS_TLS["services"]["relay"]["environment"] == expected
 
 
 class TestActor:

@@ -275,7 +275,7 @@ def test_budget_and_policies_select_the_pods_that_they_mean(everything):
 
 def test_prometheus_finds_all_pods_with_metrics_by_the_monitor_as_by_their_annotations(everything):
     monitor = find(everything, "PodMonitor", "rollcast")["spec"]
-    for name in ("learner", "actor", "evaluator", "relay"):
+    for name in ("learner", "actor", "evaluator", "relay", "scaler"):
         assert monitor["selector"]["matchLabels"].items() <= pod_labels(everything, name).items()
         ports = {port["name"]: port["containerPort"] for port in container(everything, name)["ports"]}
         assert monitor["podMetricsEndpoints"] == [{"port": "metrics"}]
@@ -370,7 +370,7 @@ class TestKeda:
         (trigger,) = find(documents, "ScaledObject", "actor")["spec"]["triggers"]
         (port,) = find(documents, "Service", "scaler")["spec"]["ports"]
         assert trigger == {"type": "external", "metadata": {"scalerAddress": f"scaler.default:{port['port']}"}}
-        (inside,) = container(documents, "scaler")["ports"]
+        (inside,) = [one for one in container(documents, "scaler")["ports"] if one["name"] == "grpc"]
         assert inside["containerPort"] == port["port"]
         assert environment_of(documents, "scaler")["ROLLCAST_ADDRESS"] == f"0.0.0.0:{port['port']}"
         ActorBounds.from_metadata(trigger["metadata"])

@@ -95,7 +95,7 @@ class TestTroubleshooting:
         made = {message.kind for message in messages() if not message.is_logged}
         named = {row.partition(":")[0] for row in rows(ERRORS)}
         assert made - named == {"ConfigurationError"}
-        assert "A `ConfigurationError` is printed without its class" in section_of("troubleshoot.md", ERRORS)
+        assert "rollcast prints a `ConfigurationError` without its class" in section_of("troubleshoot.md", ERRORS)
 
     def test_each_row_belongs_to_a_message(self):
         errors, logged = ([each for each in messages() if each.is_logged is is_logged] for is_logged in (False, True))

@@ -149,3 +149,15 @@ class TestPrograms:
                 module = importlib.import_module(node.module or "")
                 missing = [imported.name for imported in node.names if not hasattr(module, imported.name)]
                 assert not missing, f"{name}: {node.module} has no {missing}"
+
+
+def test_make_has_every_target_that_a_page_names():
+    targets = [
+        target.replace("%", r"[\w.]+")
+        for target in re.findall(r"^([a-z][\w-]*%?):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    ]
+    others = (ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md", *(ROOT / "benchmarks").rglob("*.md"))
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (*PAGES.values(), *others))
+    named = set(re.findall(r"(?:`|^\$ )make ([a-z][\w.-]*)", pages, re.MULTILINE))
+    assert {"test", "unit", "light-3.12"} <= named
+    assert not [name for name in named if not re.fullmatch("|".join(targets), name)]

@@ -52,7 +52,7 @@ class TestCompatibility:
         stages = re.search(r"STAGES:-([^}]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
         assert stages is not None
         light = re.findall(r"light-(3\.\d+)", stages[1])
-        assert rows["Python"][1] == f"{oldest} wholly; {' and '.join(light[1:])} without torch"
+        assert rows["Python"][1] == f"{oldest} in full; {' and '.join(light[1:])} without torch"
 
     @pytest.mark.parametrize("library", ["gymnasium", "numpy", "protobuf", "grpcio", "torch"])
     def test_libraries_have_the_projects_floors(self, library: str):
@@ -102,7 +102,7 @@ class TestVariables:
 class TestExitCodes:
     def test_settings_that_cannot_be_right_have_theirs(self):
         rows = table("exit_codes.md", "Exit codes")
-        assert rows[str(bad_settings_exit_code({}))][0].startswith("Settings that cannot be right.")
+        assert rows[str(bad_settings_exit_code({}))][0].startswith("Invalid settings.")
         assert rows[str(INTERRUPTED)][0] == "Ctrl-C."
 
 

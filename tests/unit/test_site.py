@@ -51,7 +51,7 @@ def test_each_module_is_listed_with_the_first_line_of_its_docstring():
     page = site.page_of_modules()
     services = page.partition("\n## services\n")[2].partition("\n## actor\n")[0]
     assert "\n| `address` | " in services
-    first = services.index("| `policies/policies` | Defines what both sides know of a policy")
+    first = services.index("| `policies/policies` | Defines a policy")
     assert services[first:].partition("\n")[2].startswith("| `policies/relayed` | "), "__init__ is none"
     assert "| \n" not in page, "no module is without a first line"
 

@@ -107,14 +107,25 @@ def test_a_stage_that_cannot_run_here_says_why(start):
     ]
 
 
+def test_stages_at_once_run_beside_the_others(start):
+    makefile = "lint:\n\t@until [ -e begun ]; do sleep 0.05; done\nunit:\n\t@touch begun\n"
+    code, lines = ended(start(makefile, "--at-once", "lint", "--", "unit"))
+    assert code == 0
+    assert {line.partition(",")[0] for line in lines if line.startswith("== ")} == {
+        "== unit: passed",
+        "== lint: passed",
+    }
+
+
 def test_after_an_interrupt_the_stage_ends_in_its_time_and_no_other_begins(start):
     makefile = (
         "unit:\n\t@sleep 60 & trap 'kill $$!; echo tidied up; exit 1' INT; echo begun; wait\nsystem:\n\t@echo system\n"
     )
-    process = start(makefile, "unit", "system")
+    makefile += "lint types:\n\t@sleep 60\ndocs:\n\t@echo docs\n"
+    process = start(makefile, "--at-once", "lint", "types", "docs", "--", "unit", "system")
     assert process.stdout.readline() == "begun\n"
     os.killpg(process.pid, signal.SIGINT)
     code, lines = ended(process)
     assert code == 130
     assert "tidied up" in lines
-    assert "system" not in lines
+    assert not {"system", "docs"} & set(lines)

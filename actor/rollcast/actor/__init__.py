@@ -75,5 +75,5 @@ __all__ = [
     "probe_spaces",
 ]
 
-if not TYPE_CHECKING:  # else every misspelt name would have the type of `__getattr__`
+if not TYPE_CHECKING:  # otherwise every misspelt name would have the type of `__getattr__`
     __getattr__, __dir__ = lazy_exports(__name__, extra="torch")

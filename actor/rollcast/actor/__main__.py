@@ -2,14 +2,16 @@
 
 from typing import NoReturn
 
+from rollcast.services.process.grpc_log import print_only_errors_of_grpc
 from rollcast.services.process.imports import keep_imports, uncollected_imports
 from rollcast.services.process.interrupts import end_imports_quietly, run_to_end
 
 
 def main() -> NoReturn:
-    """Runs an actor, and ends the process; see `rollcast.actor.acting.process.main`."""
+    """Runs an actor, and then exits the process; see `rollcast.actor.acting.process.main`."""
     end_imports_quietly()
     keep_imports()
+    print_only_errors_of_grpc()
     run_to_end(_run)
 
 

@@ -11,7 +11,7 @@ from rollcast.services.errors import ConfigurationError
 
 
 def split_entry_point(entry_point: str) -> tuple[str, str]:
-    """Splits `package.module:name` into its two halves.
+    """Splits `package.module:name` at the colon.
 
     Args:
         entry_point: The name.
@@ -32,15 +32,15 @@ def split_entry_point(entry_point: str) -> tuple[str, str]:
 
 
 def import_module(module_name: str) -> ModuleType:
-    """Imports a module of the user's: that of the current folder if there is one, as `python -m` does.
+    """Imports a user's module, first from the current folder, as `python -m` does.
 
-    The current folder is only searched for a name that stands in it, so files beside a run shadow nothing.
+    The current folder is searched only for this module, so its files shadow no other module.
 
     Args:
-        module_name: Its name, as in an import statement.
+        module_name: The module's name, as in an import statement.
 
     Raises:
-        Exception: What the import raises.
+        Exception: The exception of the import.
     """
     top = module_name.partition(".")[0]
     stands_here = top.isidentifier() and (Path(f"{top}.py").is_file() or Path(top).is_dir())
@@ -50,10 +50,10 @@ def import_module(module_name: str) -> ModuleType:
 
 
 def missing_module_advice(module: str) -> str:
-    """Returns advice for a module of the user's that is not found; it names no package, which may be a stranger's."""
+    """Returns advice for a missing module, without a package: a package of that name may be unrelated."""
     return (
-        f"there is no {module}.py in this folder: if it is your own, go to its folder or add that to PYTHONPATH, else "
-        "install the package that has it"
+        f"there is no {module}.py in this folder: if the module is yours, go to its folder, or add its folder to "
+        "PYTHONPATH; otherwise install the package that contains the module"
     )
 
 
@@ -67,7 +67,8 @@ def load_entry_point(entry_point: str) -> Callable[..., Any]:
         The callable of that name.
 
     Raises:
-        ConfigurationError: If the name is malformed, the module or the attribute is missing, or it is not callable.
+        ConfigurationError: If the name is malformed, the module or the attribute is missing, or the attribute is not
+            callable.
         Exception: An exception that the module raised while it was imported.
     """
     module_name, attribute = split_entry_point(entry_point)

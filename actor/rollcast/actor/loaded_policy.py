@@ -38,22 +38,22 @@ def load_policy(
         observation, _ = env.reset()
         action = policy.act(observation, deterministic=True)
 
-    A recurrent policy keeps its state from call to call, and a policy with a frame stack the last frames: call
-    `policy.reset()` where an episode begins.
+    A recurrent policy keeps its state between calls. A policy with a frame stack keeps the last frames. Call
+    `policy.reset()` at the beginning of an episode.
 
-    An MLP acts in numpy and needs no torch; a CNN, or your own network, needs the extra `torch`.
+    An MLP acts in numpy and needs no torch. A CNN or your own network needs the extra `torch`.
 
     Args:
-        run_or_file: A run directory, or one of its `.safetensors` files, wherever it has been copied to.
+        run_or_file: A run directory, or a `.safetensors` file of a run, or a copy of this file.
         name: The policy of the run directory: `"best"`, or `"last"`.
-        network: Your own network that the policy was trained with, as `"package.module:factory"`. You name it because a
-            file must not decide what is imported.
-        spaces: The spaces of the environment by substep key, for files that do not have them; see `probe_spaces`.
+        network: Your own network with which the policy was trained, as `"package.module:factory"`. You name it because
+            a file must not decide which module is imported.
+        spaces: The spaces of the environment by substep key, for files without them; see `probe_spaces`.
         seed: Seeds the sampling of actions.
 
     Raises:
-        ConfigurationError: There is no such policy, the file holds anything else, it was trained with a network of your
-            own that is not named, or its spaces are not known.
+        ConfigurationError: There is no such policy, the file is not a policy, the policy needs your own network and you
+            did not name it, or the file has no spaces and you gave none.
         ProtocolMismatchError: The weights do not fit the spaces.
     """
     saved, known = find_saved_policy(run_or_file, name=name, network=network, spaces=spaces)
@@ -67,10 +67,10 @@ def find_saved_policy(
     network: str = AUTO_NETWORK,
     spaces: EnvironmentSpaces | None = None,
 ) -> tuple[SavedPolicy, EnvironmentSpaces]:
-    """Reads a policy that a run has saved, without its network; arguments and errors are those of `load_policy`.
+    """Reads a policy that a run has saved, without its network; see `load_policy` for arguments and errors.
 
     Returns:
-        The policy, and the spaces that it acts in.
+        The policy and its spaces.
     """
     path = Path(run_or_file)
     if path.is_dir():
@@ -79,8 +79,8 @@ def find_saved_policy(
         saved = read_saved_policy(path)
     else:
         raise ConfigurationError(
-            f"there is no {path}; expected a run directory, or a .safetensors file of one; give the path that the "
-            "summary of the run printed"
+            f"there is no {path}; expected a run directory, or a .safetensors file of a run; give the path that "
+            "the summary of the run printed"
         )
     if saved.spec.network not in (*BUILT_IN_NETWORKS, network):
         raise ConfigurationError(
@@ -90,28 +90,28 @@ def find_saved_policy(
     known = saved.spaces if spaces is None else spaces
     if known is None:
         raise ConfigurationError(
-            f"the policy of {path} does not say in which spaces it acts: it is older than version 0.1, or they are too "
-            "large; expected them in the file; call load_policy(..., spaces=probe_spaces(EnvironmentFactory(env_id)))"
+            f"the policy of {path} has no spaces: it is older than version 0.1, or the spaces are too large; expected "
+            "spaces in the file; call load_policy(..., spaces=probe_spaces(EnvironmentFactory(env_id)))"
         )
     return saved, known
 
 
 class LoadedPolicy:
-    """A saved policy that acts; it keeps its recurrent state, or its last frames, from call to call.
+    """A saved policy that acts, and that keeps its recurrent state or its last frames between calls.
 
     Not thread-safe.
 
     Attributes:
-        saved: The policy as it was saved: its version, environment steps, mean return and arrays.
-        spaces: The spaces that it acts in, by substep key.
+        saved: The saved policy: version, environment steps, mean return and arrays.
+        spaces: The policy's spaces, by substep key.
     """
 
     def __init__(self, saved: SavedPolicy, spaces: EnvironmentSpaces, *, seed: int = 0) -> None:
-        """Prepares the network; `load_policy` does it for the files of a run.
+        """Prepares the network. `load_policy` calls this for the files of a run.
 
         Args:
-            saved: The policy. Its network is imported.
-            spaces: The spaces that it acts in, by substep key.
+            saved: The policy. The constructor imports the policy's network.
+            spaces: The policy's spaces, by substep key.
             seed: Seeds the sampling of actions.
 
         Raises:
@@ -126,14 +126,15 @@ class LoadedPolicy:
         self._executed = {key: ExecutedActions(substep.action) for key, substep in spaces.items()}
 
     def seed(self, seed: int) -> None:
-        """Starts the sampling of actions over; the same seed and observations give the same actions."""
+        """Seeds the sampling of actions. The same seed and observations give the same actions."""
         self._policy.seed(seed)
 
     def reset(self, ended: Sequence[bool] | NDArray[np.bool_] | None = None) -> None:
-        """Clears the recurrent state and the frames, because episodes begin; without effect if the policy has neither.
+        """Clears the recurrent state and the frames, for new episodes. Has no effect if the policy has neither.
 
         Args:
-            ended: bool `[N]`: the environments of a batch whose episode begins with the next observation. None: all.
+            ended: bool `[N]`: True for each environment of a batch whose episode begins with the next observation.
+                None: all environments.
 
         Raises:
             InvalidInputError: `ended` has another length than the last batch of observations.
@@ -147,8 +148,8 @@ class LoadedPolicy:
         for key, state in carried:
             if rows.shape != (len(state),):
                 raise InvalidInputError(
-                    f"ended has shape {list(rows.shape)}; expected [{len(state)}], as many as there were observations "
-                    f"in the last act() of substep {key!r}; pass one for each, or None for all"
+                    f"ended has shape {list(rows.shape)}; expected [{len(state)}], the number of observations in the "
+                    f"last act() of substep {key!r}; pass one flag for each, or None for all"
                 )
             if isinstance(state, FrameStacks):
                 state.begin(rows)
@@ -158,22 +159,22 @@ class LoadedPolicy:
     def act(
         self, observation: NestedObservation, *, deterministic: bool = False, substep_key: str | None = None
     ) -> NDArray[Any]:
-        """Chooses an action for an observation, or for each of a batch.
+        """Chooses an action for an observation, or for each observation of a batch.
 
         Args:
-            observation: One as `env.reset` and `env.step` return it, or a batch as a vector environment returns it,
-                each leaf `[N, ...]`.
+            observation: An observation from `env.reset` or `env.step`, or a batch from a vector environment, each leaf
+                `[N, ...]`.
             deterministic: Takes the greedy action instead of a sample.
-            substep_key: The substep to act in; None: the only one.
+            substep_key: The substep to act in; None: the only substep.
 
         Returns:
-            The action to give to `env.step`: inside the bounds of a Box, a number for a Discrete space. For a batch
-            `[N, ...]`, a fresh array.
+            The action for `env.step`: inside the bounds of a Box, a number for a Discrete space. For a batch, a fresh
+            array `[N, ...]`.
 
         Raises:
             InvalidTensorError: The observation does not fit the space, or holds NaN or a value outside of the space.
-            InvalidInputError: There is no such substep, or several and none is named; or the number of observations
-                changed without `reset`, and the policy is recurrent or stacks frames.
+            InvalidInputError: There is no such substep, or there are several and you name none. Or the number of
+                observations changed without `reset`, and the policy is recurrent or stacks frames.
         """
         key = self._substep(substep_key)
         leaves, is_single = _batch(self.spaces[key].observation, observation)
@@ -218,8 +219,8 @@ class LoadedPolicy:
 def _check_as_many(n: int, n_before: int) -> None:
     if n != n_before:
         raise InvalidInputError(
-            f"there are {n} observations, and there were {n_before} in the last act(); expected as many: this policy "
-            "remembers each of them; call reset() before, or load another policy"
+            f"there are {n} observations, and there were {n_before} in the last act(); expected the same number, "
+            "because this policy keeps a state for each; call reset() first, or load another policy"
         )
 
 
@@ -229,8 +230,8 @@ def _batch(space: Any, observation: NestedObservation) -> tuple[dict[str, NDArra
         given = flatten_observation(space, observation)
     except (LookupError, TypeError, ValueError) as error:
         raise InvalidTensorError(
-            f"the observation is a {type(observation).__name__} that cannot be taken apart: {type(error).__name__}: "
-            f"{error}; expected one of {describe_space(space)}; pass what the environment returned"
+            f"the observation is a {type(observation).__name__} that cannot be flattened: {type(error).__name__}: "
+            f"{error}; expected a value of {describe_space(space)}; pass an observation of the environment"
         ) from error
     leaves: dict[str, NDArray[Any]] = {}
     leading: tuple[int, ...] | None = None
@@ -241,12 +242,12 @@ def _batch(space: Any, observation: NestedObservation) -> tuple[dict[str, NDArra
         if not fits or 0 in values.shape[:n_leading]:
             raise InvalidTensorError(
                 f"{what} has shape {list(values.shape)}; expected {list(schema.shape)}, or a batch of at least one; "
-                "pass what the environment returned"
+                "pass an observation of the environment"
             )
         if leading not in (None, values.shape[:n_leading]):
             raise InvalidTensorError(
-                f"{what} has shape {list(values.shape)}, and a leaf before it {list(leading or ())} rows; expected the "
-                "same number for all leaves"
+                f"{what} has shape {list(values.shape)}, and an earlier leaf has {list(leading or ())} rows; expected "
+                "the same number of rows for all leaves"
             )
         leading = values.shape[:n_leading]
         if not np.can_cast(values.dtype, schema.dtype, "same_kind"):

@@ -1,4 +1,4 @@
-"""Makes sums of torch on the CPU the same each time."""
+"""Makes torch's sums on the CPU reproducible."""
 
 import os
 from typing import Final
@@ -11,8 +11,8 @@ _VALUE: Final = "AUTO,STRICT"
 
 
 def fix_rounding() -> None:
-    """Makes MKL round the same way each time, here and in processes started later.
+    """Makes MKL's rounding reproducible, in this process and in processes started later.
 
-    MKL reads this when it computes for the first time. A value that the environment has stays.
+    MKL reads this setting at its first computation. An existing environment variable stays unchanged.
     """
     os.environ.setdefault(_VARIABLE, _VALUE)

@@ -1,4 +1,4 @@
-"""Derives the seeds of environments and agents from the few that users set."""
+"""Derives the seeds of environments and agents from the seeds that users set."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,8 +7,8 @@ import numpy as np
 
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 
-# Derived seeds are below this. Some environments (ALE's vectors) take only signed 32-bit seeds, and a vector that gets
-# one seed counts up from it, one for each of its environments.
+# Derived seeds are below this limit. Some environments (ALE's vectors) take only signed 32-bit seeds. A vector with one
+# seed adds the index of each environment to this seed.
 SEED_LIMIT: Final = 2**31 - MAX_ENVS_PER_ACTOR
 
 
@@ -16,16 +16,16 @@ def derive_seeds(keys: Sequence[int], n: int) -> list[int]:
     """Derives seeds with numpy's SeedSequence.
 
     Args:
-        keys: Numbers that every derived seed depends on, each at least 0.
-        n: Number of seeds.
+        keys: Numbers on which every derived seed depends, each at least 0.
+        n: The number of seeds.
 
     Returns:
-        `n` seeds, at least 0 and below `SEED_LIMIT`. A larger `n` adds seeds and changes none.
+        `n` seeds, at least 0 and below `SEED_LIMIT`. A larger `n` appends seeds.
     """
     words = np.random.SeedSequence(list(keys)).generate_state(n)
     return [int(word) % SEED_LIMIT for word in words]
 
 
 def derive_seed(*keys: int) -> int:
-    """Derives one seed, at least 0 and below `SEED_LIMIT`, that depends on every key."""
+    """Derives one seed from all keys, at least 0 and below `SEED_LIMIT`."""
     return derive_seeds(keys, 1)[0]

@@ -42,12 +42,12 @@ def _expand_name(name: str) -> str:
 
 def _check_device(name: str) -> str:
     if re.fullmatch("cpu|cuda(:[0-9]+)?", name) is None:
-        raise ValueError("expected cpu, cuda, or the number of a device after it, as in cuda:0")
+        raise ValueError("expected cpu, cuda, or cuda with the number of a device, such as cuda:0")
     return name
 
 
 class EnvironmentSettings(ProcessSettings):
-    """The environment: settings of every process that makes one."""
+    """The environment settings of every process that makes environments."""
 
     env_id: str = setting(
         "CartPole-v1",
@@ -56,22 +56,22 @@ class EnvironmentSettings(ProcessSettings):
     )
     env_kwargs: EntryPointKwargs = setting(
         {},
-        "Keyword arguments of the environment, as JSON: '{\"gravity\": 9.8}'. With --resume they replace the run's; "
-        "the spaces must be the same.",
+        "Keyword arguments of the environment, as JSON: '{\"gravity\": 9.8}'. With --resume, they replace the "
+        "run's arguments; the spaces must stay the same.",
         LEARNING,
     )
     agent_policies: Literal["shared", "separate"] = setting(
         "shared",
         "PettingZoo environments: one policy for all agents with equal spaces (shared), or one for each agent "
         "(separate).",
-        stays("it says which policies there are"),
+        stays("the option decides which policies exist"),
     )
     atari: bool = setting(
         False,
         "Preprocess an Atari game, such as ALE/Pong-v5: grey frames of 84 by 84, 4 frames a step with the maximum of "
         "the last two, up to 30 no-ops at the start. A lost life ends the episode in training, not in evaluation. The "
         "default of the learner's --frame-stack is then 4. Needs the extra 'atari'.",
-        stays("it makes another environment, which is another task"),
+        stays("another environment is another task"),
     )
 
     def env_factory(self) -> "EnvironmentFactory":
@@ -87,13 +87,13 @@ class EnvironmentSettings(ProcessSettings):
 
 
 class ActingSettings(EnvironmentSettings):
-    """Settings of every process that acts: how it steps environments."""
+    """The settings of every process that acts: how to step environments."""
 
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] = setting(
         "auto",
-        "The way in which an actor steps its environments. auto: by their own vector_entry_point if there is one, else "
-        "like sync; sync: one after the other; entry_point: with the vector_entry_point, or fail; subprocess: in "
-        "processes, one per core; measure: try sync and subprocess and take the faster.",
+        "The method with which an actor steps its environments. auto: entry_point if they have a vector_entry_point, "
+        "otherwise sync; sync: one environment after the other; entry_point: with the vector_entry_point, or fail; "
+        "subprocess: in processes, one per core; measure: the faster of sync and subprocess in a trial.",
         ACTING,
     )
     on_step_failure: Literal["fail", "drop_episode"] = setting(
@@ -104,13 +104,13 @@ class ActingSettings(EnvironmentSettings):
     )
     step_timeout_s: TimeoutSeconds = setting(
         300.0,
-        "Seconds that a step or reset of an actor's environments may take. After that the actor ends, and reports to "
-        "the learner where the environment hangs.",
+        "Seconds that a step or reset of an actor's environments may take. After that the actor ends, and reports "
+        "to the learner where the environment hangs.",
         FREE,
     )
 
     def env_factory(self) -> "EnvironmentFactory":
-        """Returns the factory of the environment, with the way to step several of them.
+        """Returns the factory of the environment, with the method to step several environments.
 
         Raises:
             ConfigurationError: If settings contradict each other.
@@ -129,21 +129,21 @@ class DialInSettings(ServedSecuritySettings):
     )
     serve_websockets: WebAddress | None = setting(
         None,
-        "A second address, host:port, beside --serve-environments, where environments dial in over WebSockets: "
+        "A second address, host:port, besides --serve-environments, where environments dial in over WebSockets: "
         "browsers, and languages without gRPC. Needs the extra 'websockets'. Default: none.",
         FREE,
     )
     serve_batch_size: AtLeastOne | None = setting(
         None,
-        "Largest number of environments of --serve-environments in one forward pass. A pass begins when this many "
-        "wait. It begins earlier if all environments wait, or if the first has waited as long as the last pass took. "
-        "Default: any number.",
+        "Largest number of environments of --serve-environments in one forward pass. A pass begins when this number "
+        "waits. It begins earlier if all environments wait, or if the first has waited as long as the last pass took. "
+        "Default: no limit.",
         FREE,
     )
     serve_tokens_file: Path | None = setting(
         None,
-        "Require a token from this file of clients of --serve-environments. Each line is ROLE:TOKEN, with the role "
-        "actor, viewer or operator. The file is read again when it changes. Default: no token required.",
+        "Require that clients of --serve-environments send a token from this file. Each line is ROLE:TOKEN, with "
+        "the role actor, viewer or operator. The file is read again when it changes. Default: no token required.",
         FREE,
     )
 
@@ -158,29 +158,29 @@ class DialInSettings(ServedSecuritySettings):
             value = getattr(self, name)
             if value is not None and self.serve_environments is None:
                 raise ValueError(
-                    f"{option_name((name,))}: {value!r} is given without --serve-environments; expected both; give it, "
-                    "for example localhost:50052"
+                    f"{option_name((name,))}: {value!r} is given without --serve-environments; expected both; add "
+                    "--serve-environments localhost:50052, for example"
                 )
         return self
 
     def refuse_made_environments(self, given: Collection[str]) -> None:
-        """Refuses settings of environments that this process would make, since others dial in.
+        """Refuses settings for environments that a process makes, because the environments of this process dial in.
 
         Args:
             given: The names of all settings that are given.
 
         Raises:
-            ConfigurationError: There is one.
+            ConfigurationError: Such a setting is given.
         """
         for name in ("env_id", "env_kwargs", "agent_policies", "atari", "vectorization", "on_step_failure"):
             if name in given:
                 raise ConfigurationError(
                     f"{option_name((name,))} is given with --serve-environments {self.serve_environments}, whose "
-                    "environments dial in; expected one of them; leave the other out"
+                    "environments dial in; expected one of the two options; omit one"
                 )
 
     def dial_in(self) -> "DialIn":
-        """Returns how environments are served, whose address is given, and reads the files.
+        """Returns the addresses and limits for environments that dial in. Needs `serve_environments`.
 
         Raises:
             ConfigurationError: A file cannot be used, or the address is open to other machines without TLS and
@@ -206,8 +206,8 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
 
     recipe: str | None = Field(
         None,
-        description="The learner's --recipe, from which the actor takes its environment and its other options. "
-        "rollcast recipes lists them. Default: none.",
+        description="The learner's --recipe. The actor takes its environment and other options from the recipe. To "
+        "list all recipes, run rollcast recipes. Default: none.",
         examples=list(recipe_names()),
     )
     role: Literal["act", "evaluate"] = Field(
@@ -223,19 +223,19 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
     )
     actor_id: Annotated[str, AfterValidator(_expand_name)] = Field(
         "{host}-{pid}",
-        description="This actor's name; {host} and {pid} are replaced by the host's name and the process id. An "
-        "actor that is started again under the same name keeps its slot.",
+        description="This actor's name. rollcast replaces {host} and {pid} with the host's name and the process id. A "
+        "restarted actor with the same name keeps its slot.",
     )
     envs_per_actor: EnvsPerActor | None = Field(
         None,
-        description="Environments to step at once, in one batched forward pass. Default: the number that the "
-        "learner asks for.",
+        description="Number of environments to step together, in one batched forward pass. Default: the number that "
+        "the learner requests.",
     )
     inference_address: ServerAddress | None = Field(
         None,
         description="Address of an actor with --serve-environments that computes the policy for this one, for example "
-        "on a GPU: host:port, unix:/path or file:/path. This actor computes it itself while none answers. Default: "
-        "none.",
+        "on a GPU: host:port, unix:/path or file:/path. Without an answer, this actor computes the policy itself. "
+        "Default: none.",
     )
     inference_timeout_s: TimeoutSeconds = Field(
         1.0,
@@ -245,8 +245,8 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
     actor_device: Annotated[str, AfterValidator(_check_device)] = Field(
         "cpu",
         examples=["cuda:0"],
-        description="The device on which this actor computes the policy, also for actors with its --inference-address: "
-        "cpu, cuda, or cuda:0. Evaluators compute on the CPU.",
+        description="The device on which this actor computes the policy, also for actors with its address as "
+        "--inference-address: cpu, cuda, or cuda:0. Evaluators compute on the CPU.",
     )
     network: str = Field(
         "auto",
@@ -259,11 +259,11 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
         "bfloat16 and delta save most if the learner has --policy-rounding bfloat16.",
     )
     connect_timeout_s: TimeoutSeconds = Field(60.0, description="Seconds to wait for the learner at the start.")
-    reconnect_timeout_s: TimeoutSeconds = Field(600.0, description="Seconds to wait for a learner that was lost.")
+    reconnect_timeout_s: TimeoutSeconds = Field(600.0, description="Seconds to wait for a lost learner.")
     max_rollout_bytes: Annotated[int, Field(gt=0)] = Field(
         DEFAULT_LIMITS.max_rollout_bytes,
-        description="Largest rollout that this actor makes, in bytes; it refuses a learner that asks for more. "
-        "Raise it together with the learner's --limits.max-rollout-bytes.",
+        description="Largest rollout that this actor makes, in bytes. The actor refuses a learner that requires larger "
+        "rollouts. Raise this limit together with the learner's --limits.max-rollout-bytes.",
     )
     wait_for_next_run: bool = Field(
         False,
@@ -273,8 +273,8 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
     torch_threads: AtLeastOne = Field(1, description="CPU threads of torch and of the linear algebra library.")
     heartbeat_file: str = Field(
         "",
-        description="A file that the actor touches every second while it lives, also while it waits for a learner. Use "
-        "it for health checks. Default: none.",
+        description="A file that the actor touches every second, also while it waits for a learner. Use it for health "
+        "checks. Default: none.",
     )
     log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
 
@@ -283,13 +283,13 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
         if self.inference_address is not None and (self.serve_environments is not None or self.role == "evaluate"):
             other = "--role evaluate" if self.role == "evaluate" else "--serve-environments"
             raise ValueError(
-                f"--inference-address: {self.inference_address!r} is given with {other}; expected an actor that plays "
-                "environments of its own; leave one out"
+                f"--inference-address: {self.inference_address!r} is given with {other}; expected an actor that steps "
+                "its own environments; omit one of the options"
             )
         return self
 
     def acting_device(self) -> str | None:
-        """Returns the device that torch computes the policy on; None: the CPU, without torch where that is faster.
+        """Returns the device on which torch computes the policy; None: the CPU, without torch if that is faster.
 
         Raises:
             ConfigurationError: There is no such device.
@@ -302,7 +302,7 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
         if (torch.device(self.actor_device).index or 0) >= (n_devices := torch.cuda.device_count()):
             raise ConfigurationError(
                 f"--actor-device: {self.actor_device!r}, but torch finds {n_devices} CUDA devices here; "
-                "expected one of them; use --actor-device cpu"
+                "expected one of these devices; use --actor-device cpu"
             )
         return self.actor_device
 
@@ -310,19 +310,19 @@ class ActorSettings(ActingSettings, ServingClientSecuritySettings, DialInSetting
         """See `DialInSettings.dial_in`.
 
         Raises:
-            ConfigurationError: Also if a setting of environments that the actor makes is given.
+            ConfigurationError: Also if a setting for environments that the actor makes is given.
         """
         self.refuse_made_environments(self.model_fields_set)
         if self.role == "evaluate":
             raise ConfigurationError(
                 "--role evaluate is given with --serve-environments; expected --role act, because an evaluator plays "
-                "whole episodes of its own environment; leave one out"
+                "whole episodes of its own environment; omit one of the options"
             )
         return super().dial_in()
 
     @classmethod
     def preset(cls, origins: Origins) -> Mapping[str, Any]:
-        """Returns the settings of actors in the recipe that is named, if there is one; the rest is the learner's.
+        """Returns the actors' settings of the named recipe, if any.
 
         Raises:
             ConfigurationError: There is no such recipe.

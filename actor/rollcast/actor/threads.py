@@ -8,15 +8,15 @@ from threadpoolctl import threadpool_limits
 
 from rollcast.actor.rounding import fix_rounding
 
-# Libraries that are loaded later read these: torch comes with the first policy that it computes, OpenCV with a game.
+# Libraries that are loaded later read these variables, such as torch (with the first policy) and OpenCV (with a game).
 _VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
 
 
 def limit_threads(n_threads: int) -> None:
-    """Limits the linear algebra library, torch and OpenCV to `n_threads` threads, here and in processes started later.
+    """Limits the linear algebra library, torch and OpenCV to `n_threads` threads, in this process and later children.
 
-    Actors share a machine: more than one thread each makes all of them slower (small matrices, spinning waits). Their
-    sums are the same each time, too, see `fix_rounding`.
+    Actors share a machine. With more than one thread for each actor, all actors become slower (small matrices, spinning
+    waits). The function also calls `fix_rounding`, which makes sums reproducible.
     """
     fix_rounding()
     os.environ.update(dict.fromkeys(_VARIABLES, str(n_threads)))

@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, syncs folders, and explains the errors of full and failing disks."""
+"""Writes complete files or none, syncs folders, and explains errors of full and failing disks."""
 
 import contextlib
 import errno
@@ -13,7 +13,7 @@ _DISK_TROUBLE: Final = FULL_DISK | {errno.EIO, errno.EROFS, errno.EFBIG}
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Returns the bytes that are free on the disk of a folder; None if the disk does not tell."""
+    """Returns the free bytes on the disk of a folder; None if the disk does not report them."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
@@ -21,7 +21,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all, whenever the process or the machine stops.
+    """Writes a complete file or none, even if the process or the machine stops.
 
     Args:
         path: The file; replaced if it exists.
@@ -47,7 +47,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk. Windows opens no folder, and keeps names itself.
+    """Waits until a file, or the names in a folder, are on the disk. Does nothing for a folder on Windows.
 
     Raises:
         OSError: The disk has failed.
@@ -79,4 +79,4 @@ def explain_disk_error(error: OSError) -> str | None:
     folders = Path(error.filename).parents if error.filename else ()
     free = next((free_bytes(folder) for folder in folders if folder.is_dir()), None)
     left = "" if free is None else f", {free:,} bytes are free"
-    return f"{what}: {error.strerror}{left}; expected room for it; free some space, or choose another disk"
+    return f"{what}: {error.strerror}{left}; expected room for the file; free some space, or choose another disk"

@@ -1,14 +1,12 @@
 """Clips rewards, for algorithms that learn from trajectories and for replay buffers."""
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from rollcast.learner.reward_bounds import RewardClip
 from rollcast.services.rollouts.rollouts import Rollout
-
-RewardClip = Literal["none", "unit", "soft_asymmetric"]
 
 
 def clip_rewards(reward: Tensor, clip: RewardClip) -> Tensor:
@@ -16,8 +14,8 @@ def clip_rewards(reward: Tensor, clip: RewardClip) -> Tensor:
 
     Args:
         reward: float32, of any shape; it is not changed.
-        clip: unit: to [-1, 1], as Mnih et al. 2015 do; soft_asymmetric: 5 tanh(r) for positive and 0.3 tanh(r) for
-            negative rewards, as Espeholt et al. 2018 do for DMLab; none: not at all.
+        clip: unit: to [-1, 1], as in Mnih et al. 2015; soft_asymmetric: 5 tanh(r) for positive and 0.3 tanh(r) for
+            negative rewards, as in Espeholt et al. 2018 for DMLab; none: no clipping.
     """
     if clip == "unit":
         return reward.clamp(-1.0, 1.0)
@@ -28,7 +26,7 @@ def clip_rewards(reward: Tensor, clip: RewardClip) -> Tensor:
 
 
 def with_clipped_rewards(rollout: Rollout, clip: RewardClip) -> Rollout:
-    """Returns the rollout with clipped rewards; itself with `"none"`. Its array is not changed."""
+    """Returns the rollout with clipped rewards, or with `"none"` the rollout itself. The rollout is unchanged."""
     if clip == "none":
         return rollout
     return replace(rollout, reward=clip_rewards(torch.tensor(rollout.reward), clip).numpy())

@@ -1,4 +1,4 @@
-"""Reasons for which the learner waits: in words, for the status and for the log."""
+"""Reasons for the learner's waits, as text for the status and the log."""
 
 import logging
 import threading
@@ -17,17 +17,17 @@ INTERVAL_S = 60.0
 
 
 class WaitLog:
-    """Logs a wait at INFO after 10 s, and each minute from then on. For one thread."""
+    """Logs a wait at INFO after 10 s, and every minute after that. For one thread."""
 
     def __init__(self) -> None:
         self._due_s = FIRST_S
 
     def note(self, reason: str, seconds: float) -> None:
-        """Logs the wait if it is time to. Call it now and then during a wait.
+        """Logs the wait if it is due. Call it repeatedly during a wait.
 
         Args:
-            reason: The reason of the wait, with its numbers.
-            seconds: The seconds waited so far. Fewer than `FIRST_S` mean that another wait has begun.
+            reason: The reason for the wait, with its numbers.
+            seconds: The seconds of waiting so far. Less than `FIRST_S` means a new wait.
         """
         if seconds < FIRST_S:
             self._due_s = FIRST_S
@@ -37,10 +37,9 @@ class WaitLog:
 
 
 class WaitMonitor:
-    """The reasons for which one thread waits. That thread writes; any thread reads.
+    """The reasons for one thread's waits. Only that thread writes; any thread may read.
 
-    Waits nest: the end of an inner wait lets the outer one end. `current` returns both reasons, the outer one first,
-    with the time of the outer one.
+    Waits may nest. `current` returns the reasons of all nested waits, outermost first, with the time of the outermost.
     """
 
     def __init__(self) -> None:
@@ -51,7 +50,7 @@ class WaitMonitor:
 
     @contextmanager
     def waiting_for(self, reason: str) -> Iterator[None]:
-        """Marks the time spent inside as waiting for `reason`."""
+        """Marks the time in the body as a wait for `reason`."""
         with self._lock:
             if not self._reasons:
                 self._since = time.monotonic()
@@ -63,9 +62,9 @@ class WaitMonitor:
                 self._reasons.pop()
 
     def explain(self, reason: str) -> None:
-        """Replaces the innermost reason by a more exact one; the clock runs on. Logs the wait if it is long.
+        """Replaces the innermost reason by a more exact one without resetting the time. Logs the wait if it is long.
 
-        Call it now and then during a wait.
+        Call it repeatedly during a wait.
         """
         with self._lock:
             if not self._reasons:
@@ -74,25 +73,25 @@ class WaitMonitor:
         self._log.note(*self.current())
 
     def current(self) -> tuple[str, float]:
-        """Returns the reason, empty when not waiting, and the seconds waited for it."""
+        """Returns the reason, empty without a wait, and the seconds of waiting."""
         with self._lock:
             if not self._reasons:
                 return "", 0.0
             return ", and so for ".join(self._reasons), time.monotonic() - self._since
 
 
-# An actor's environments are blamed once it was quiet for so long. Shorter waits are normal: at a tenth of a second a
-# step, a rollout of 32 steps takes some seconds.
+# The quiet time after which an actor's environments are named as the cause. Shorter waits are normal: at a tenth of a
+# second a step, a rollout of 32 steps takes some seconds.
 QUIET_S: Final = 10.0
 
 
 def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str], *, n_in_step: int = 0) -> str:
-    """Returns a sentence that names the actors that the trainer waits for, and what to do.
+    """Returns a sentence that names the actors for which the trainer waits, and advice.
 
     Args:
         infos: Every actor that has joined.
         addresses: The addresses at which the learner listens.
-        n_in_step: The number of actors that have to be there, because they play in step; 0 if one is enough.
+        n_in_step: The number of necessary actors if they play in step; 0 if one is enough.
     """
     streaming = [info for info in infos if info.state is ActorState.STREAMING]
     if streaming and len(streaming) >= n_in_step:

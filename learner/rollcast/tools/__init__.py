@@ -1,1 +1,1 @@
-"""The tools around learning, and the command line: they import the learner, and it imports none of them."""
+"""The command line and the tools around training. They import the learner; the learner imports none of them."""

@@ -55,11 +55,11 @@ def certs(settings: CertsSettings, output: IO[str]) -> int:
 
 
 def make_certificates(directory: Path, *, hosts: Sequence[str] = (), days: float = 365) -> list[Path]:
-    """Makes a new authority with certificates and tokens. They do not work together with those of an older authority.
+    """Makes a new authority with certificates and tokens. Certificates of different authorities do not work together.
 
         ca.pem  ca.key                           the authority; its key can make further certificates
         server.pem  server.key                   for the learner: `localhost`, the loopback address and `hosts`
-        actor.pem  actor.key, viewer, operator   for clients, by role
+        actor.pem  actor.key                     for actors; likewise for viewers and operators
         tokens                                   for the learner: one token for each role
         actor.token, viewer.token, operator.token   the same tokens in a file each, for the clients
 
@@ -69,7 +69,7 @@ def make_certificates(directory: Path, *, hosts: Sequence[str] = (), days: float
         days: Days until the certificates expire; with 0 or less they have expired already.
 
     Returns:
-        The files.
+        The paths of the files.
 
     Raises:
         ConfigurationError: If one of the files exists or cannot be written.
@@ -97,14 +97,14 @@ def _write(directory: Path, files: dict[str, bytes]) -> list[Path]:
     taken = [name for name in files if (directory / name).exists()]
     if taken:
         raise ConfigurationError(
-            f"{str(directory)!r} has {', '.join(taken)} already; expected a folder without them; choose another, or "
-            "remove them: certificates of different authorities do not work together"
+            f"{str(directory)!r} has {', '.join(taken)} already; expected a folder without them; choose another "
+            "folder, or remove these files, because certificates of different authorities do not work together"
         )
     written: list[Path] = []
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, content in files.items():
-            # others can never read it, not even before it is written
+            # created with mode 0600, so that other users can never read the file
             descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             written.append(directory / name)
             with os.fdopen(descriptor, "wb") as file:
@@ -121,7 +121,7 @@ def _write(directory: Path, files: dict[str, bytes]) -> list[Path]:
 
 
 def _issue(name: str, authority: _Issued | None, until: datetime.datetime, *, hosts: Sequence[str] = ()) -> _Issued:
-    """Makes a key and its certificate; without an authority, those of a new authority."""
+    """Makes a key and a certificate that the authority signs; without an authority, makes a new one."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     signing_key = key if authority is None else authority.key
@@ -140,7 +140,7 @@ def _issue(name: str, authority: _Issued | None, until: datetime.datetime, *, ho
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()), critical=False)
     )
     if authority is None:
-        # Python 3.13 trusts no authority without it.
+        # Python 3.13 trusts no authority without this extension.
         signs = x509.KeyUsage(
             key_cert_sign=True,
             crl_sign=True,

@@ -2,13 +2,14 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.process.exit_codes import bad_settings_exit_code
 from rollcast.services.process.imports import uncollected_imports
 from rollcast.services.process.installation import require_extra
+from rollcast.services.process.output import write_output
 from rollcast.services.process.printable import log_to_stderr, printable_lines
 from rollcast.services.settings.suggestions import did_you_mean
 from rollcast.services.version import software_version
@@ -25,8 +26,8 @@ commands:
 {_LISTED}
 
 `rollcast COMMAND --help` explains the most important settings, --help-all explains all. Give settings on the command
-line, as ROLLCAST_<NAME> in the environment, or in a YAML file with --config FILE. The command line wins over the
-environment, the environment over the file.
+line, as ROLLCAST_<NAME> in the environment, or in a YAML file with --config FILE. The command line overrides the
+environment, and the environment overrides the file.
 """
 
 
@@ -38,28 +39,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     command, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if command in ("-h", "--help", "help"):
-        sys.stdout.write(USAGE)
-        return 0
+        return _exit_code("rollcast", lambda: _print(USAGE))
     if command == "--version":
-        sys.stdout.write(f"rollcast {software_version()}\n")
-        return 0
+        return _exit_code("rollcast", lambda: _print(f"rollcast {software_version()}\n"))
     if command not in COMMANDS:
         guess = did_you_mean(command, COMMANDS)
         expected = f"expected one of {', '.join(COMMANDS)}"
         sys.stderr.write(f"rollcast: there is no command {command!r}; {expected}{f'; {guess}' if guess else ''}\n")
         return 2
-    return _exit_code(command, rest)
+    return _exit_code(f"rollcast {command}", lambda: _run(command, COMMANDS[command], rest))
 
 
-def _exit_code(name: str, arguments: list[str]) -> int:
+def _print(text: str) -> int:
+    write_output(sys.stdout, text)
+    return 0
+
+
+def _exit_code(program: str, run: Callable[[], int]) -> int:
     try:
-        return _run(name, COMMANDS[name], arguments)
+        return run()
     except ConfigurationError as error:
-        sys.stderr.write(printable_lines(f"rollcast {name}: {error}") + "\n")
+        sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
         return bad_settings_exit_code(os.environ)
     except RollcastError as error:
-        told = f"rollcast {name}: {type(error).__name__}: {error}"
-        # the traceback of an environment that raised; the message refers to it
+        told = f"{program}: {type(error).__name__}: {error}"
+        # the traceback of an environment's error, to which the message refers
         where = getattr(error, "exception_traceback", "")
         sys.stderr.write(printable_lines(f"{told}\n{where}" if where else told) + "\n")
         return 1
@@ -68,7 +72,7 @@ def _exit_code(name: str, arguments: list[str]) -> int:
 
         if (problem := explain_disk_error(error)) is None:
             raise
-        sys.stderr.write(printable_lines(f"rollcast {name}: {problem}") + "\n")
+        sys.stderr.write(printable_lines(f"{program}: {problem}") + "\n")
         return 1
     except KeyboardInterrupt:
         return 130

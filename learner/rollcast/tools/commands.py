@@ -1,6 +1,6 @@
 """The table of `rollcast`'s commands: a row names the settings, requirements and function of a command.
 
-Imports nothing beyond Python itself; a row's modules are imported when they are asked for.
+Imports only Python's standard library; the modules of a row are imported on demand.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,16 @@ class Command:
     """A command of `rollcast`.
 
     Attributes:
-        summary: Its purpose; a line of `rollcast --help`.
-        settings_from: The class of its settings, "package.module:Class".
-        runs: The function that runs it, "package.module:function": takes settings and output, returns the exit code.
+        summary: The purpose of the command; a line of `rollcast --help`.
+        settings_from: The class of the command's settings, "package.module:Class".
+        runs: The function that runs the command, "package.module:function": takes settings and output, returns the exit
+            code.
         subcommand: The word that must follow; empty: none.
-        extra: The extra of pyproject.toml that it needs; empty: none.
-        modules: The modules of the extra that it imports; empty: all modules of the extra.
-        logs: True: it logs to stderr, from the `log_level` of its settings.
-        outlives_output: True: it continues when its terminal is closed or its output has no reader any more.
-        has_large_buffers: True: it carries rollouts, so the process reuses the memory of freed buffers.
+        extra: The extra of pyproject.toml that the command needs; empty: none.
+        modules: The modules of the extra that the command imports; empty: all modules of the extra.
+        logs: True: the command logs to stderr, at the `log_level` of its settings.
+        outlives_output: True: the command continues after its terminal is closed or the reader of its output has ended.
+        has_large_buffers: True: the command carries rollouts, so its process reuses the memory of freed buffers.
     """
 
     summary: str
@@ -39,17 +40,17 @@ class Command:
     has_large_buffers: bool = False
 
     def settings(self) -> "type[ProcessSettings]":
-        """Imports and returns the class of its settings."""
+        """Imports and returns the class of the command's settings."""
         settings: type[ProcessSettings] = _imported(self.settings_from)
         return settings
 
     def function(self) -> "Callable[[ProcessSettings, IO[str]], int]":
-        """Imports and returns what runs it."""
+        """Imports and returns the function that runs the command."""
         function: Callable[[ProcessSettings, IO[str]], int] = _imported(self.runs)
         return function
 
 
-def _imported(name: str) -> Any:  # noqa: ANN401 - the callers say what it is
+def _imported(name: str) -> Any:  # noqa: ANN401 - callers declare the type
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -82,7 +83,7 @@ COMMANDS: Final[dict[str, Command]] = {
         logs=True,
     ),
     "relay": Command(
-        summary="forward rollouts of many actors to a learner, and its policies to them",
+        summary="forward rollouts of many actors to a learner, and policies to the actors",
         settings_from="rollcast.tools.relay.settings:RelaySettings",
         runs="rollcast.tools.relay.command:relay",
         extra="learner",
@@ -96,13 +97,13 @@ COMMANDS: Final[dict[str, Command]] = {
         runs="rollcast.tools.status:status",
     ),
     "top": Command(
-        summary="show a run in the terminal while it trains, with what each actor does",
+        summary="show a run in the terminal while it trains, with each actor's work",
         settings_from=f"{_SETTINGS}:TopSettings",
         runs="rollcast.tools.top.command:top",
         extra="top",
     ),
     "dashboard": Command(
-        summary="serve a page for browsers that shows what learners and their actors do",
+        summary="serve a web page that shows the state of learners and their actors",
         settings_from="rollcast.tools.dashboard.settings:DashboardSettings",
         runs="rollcast.tools.dashboard.command:dashboard",
         extra="dashboard",
@@ -110,7 +111,7 @@ COMMANDS: Final[dict[str, Command]] = {
         outlives_output=True,
     ),
     "doctor": Command(
-        summary="find out what is wrong with a run, and what to do",
+        summary="find the problems of a run, and suggest remedies",
         settings_from=f"{_SETTINGS}:DoctorSettings",
         runs="rollcast.tools.doctor.command:doctor",
     ),

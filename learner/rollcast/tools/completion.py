@@ -1,8 +1,9 @@
-"""`rollcast completion SHELL`: prints a script that lets the shell complete commands, options and values."""
+"""`rollcast completion SHELL`: prints a script with which a shell completes commands, options and values."""
 
 from collections.abc import Iterator
 from typing import IO
 
+from rollcast.services.process.output import write_output
 from rollcast.services.settings.command_line import CONFIG, HELP, HELP_ALL
 from rollcast.services.settings.options import Option, Takes, options_of
 from rollcast.tools.commands import COMMANDS
@@ -36,7 +37,7 @@ autoload -Uz compinit bashcompinit && compinit && bashcompinit
 
 def completion(settings: CompletionSettings, output: IO[str]) -> int:
     """Prints the script for a shell; returns the exit code, 0."""
-    output.write(completion_script(settings))
+    write_output(output, completion_script(settings))
     return 0
 
 
@@ -56,7 +57,7 @@ def completion_script(settings: CompletionSettings) -> str:
 
 
 def _values(command: str, options: tuple[Option, ...]) -> Iterator[str]:
-    """Returns the cases of the script for values of options: choices, files, or nothing to complete."""
+    """Yields the cases of the script that complete values of options: with choices, with files, or not at all."""
     paths, free = [CONFIG], list[str]()
     for option in options:
         if option.choices and not option.positional:

@@ -16,6 +16,7 @@ from rollcast.learner.commands.printing import print_table
 from rollcast.learner.disk import write_whole
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import saved_policy_path
+from rollcast.services.settings.new_files import check_new_file
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.tools.settings import ExportSettings
 
@@ -28,10 +29,12 @@ def export(settings: ExportSettings, out: TextIO) -> int:
         out: Where to print.
 
     Raises:
-        ConfigurationError: There is no such policy, or ONNX or the player cannot express it.
-        MismatchError: The model does not do what the policy does. No file is written.
+        ConfigurationError: There is no such policy, ONNX or the chosen player cannot express it, or the file cannot be
+            made.
+        MismatchError: The outputs of the model and of the policy differ. No file is written.
         OSError: The file cannot be written.
     """
+    check_new_file(settings.output, "--output")
     saved, spaces = find_saved_policy(settings.policy, name=settings.saved_policy, network=settings.network)
     substep = _substep(settings.substep, spaces)
     model = build_model(saved, spaces, substep, settings.names)

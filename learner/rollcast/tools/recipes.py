@@ -3,12 +3,13 @@
 from typing import TextIO
 
 from rollcast.learner.commands.printing import print_table
+from rollcast.services.process.output import write_output
 from rollcast.services.settings.recipes import read_recipe, recipe_file, recipe_names
 from rollcast.tools.settings import RecipesSettings
 
 
 def recipes(settings: RecipesSettings, out: TextIO) -> int:
-    """Prints the recipe that the settings name, as its file has it; without a name a table of all.
+    """Prints the file of the recipe that the settings name; without a name, prints a table of all recipes.
 
     Args:
         settings: The settings of the command.
@@ -21,7 +22,7 @@ def recipes(settings: RecipesSettings, out: TextIO) -> int:
         ConfigurationError: There is no such recipe.
     """
     if settings.name is not None:
-        out.write(recipe_file(settings.name).read_text(encoding="utf-8"))
+        write_output(out, recipe_file(settings.name).read_text(encoding="utf-8"))
         return 0
     rows = [("recipe", "algorithm", "environment")]
     rows += [

@@ -28,7 +28,7 @@ class StatusSettings(ClientSecuritySettings):
 
 
 class TopSettings(ClientSecuritySettings):
-    """Shows a run in the terminal while it trains: each actor's work, and which part waits for which. q ends it."""
+    """Shows a run in the terminal while it trains: the work and the waits of the learner and each actor. q ends it."""
 
     address: ServerAddress = Field(
         "localhost:50051",
@@ -37,18 +37,17 @@ class TopSettings(ClientSecuritySettings):
     once: bool = Field(
         False,
         description="Print the view once, without colours and with all actors, and end. This is also the default if "
-        "the output is no terminal.",
+        "the output is not a terminal.",
     )
-    span_s: float = Field(60.0, ge=1.0, le=3600.0, description="Seconds that the lanes show.")
+    span_s: float = Field(60.0, ge=1.0, le=3600.0, description="Seconds of history that the lanes show.")
     timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for the first answer.")
 
 
 class DoctorSettings(ClientSecuritySettings):
-    """Finds out what is wrong with a run, and what to do.
+    """Finds the problems of a run, and suggests remedies.
 
-    Asks a learner which part waits for which, since when, and whether the run learns. With the folder of a run, reads
-    its records instead, and says whether it learns or has learnt. Exits with 1 if training has stopped or an actor is
-    missing, else with 0.
+    Asks the learner for its waits and its actors' waits, and checks whether the run learns. With the folder of a run,
+    reads the run's records instead. Exits with 1 if training has stopped or an actor is missing, else with 0.
     """
 
     run: CliPositionalArg[Path | None] = Field(
@@ -73,7 +72,7 @@ class LsSettings(ProcessSettings):
 
 
 class CompareSettings(ProcessSettings):
-    """Shows the settings in which runs differ, and how far each came."""
+    """Shows the settings in which runs differ, and the progress of each run."""
 
     runs: CliPositionalArg[Annotated[list[Path], Field(min_length=2)]] = Field(
         description="The folders of the runs, two or more."
@@ -82,11 +81,12 @@ class CompareSettings(ProcessSettings):
 
 
 class PlotSettings(ProcessSettings):
-    """Draws the curves of runs: the median of those that differ in their seed only, and their quartiles.
+    """Draws the curves of runs. Runs that differ only in their seed share a curve: their median, with quartiles.
 
-    A run that has reached its end, solved or out of steps, ends with a dot, and counts on with its last value; one that
-    was stopped, has failed or still trains ends with a cross, and counts until there. Where a run has ended the median
-    is dashed. eval/mean_return of a single run has the 95 % confidence intervals of its evaluations.
+    If a run is solved or out of steps, its curve ends with a dot, and the median continues to use its last value. If a
+    run was stopped, has failed or still trains, its curve ends with a cross, and counts only up to the cross. After the
+    end of a run, the median is dashed. For a single run, eval/mean_return has the 95 % confidence intervals of its
+    evaluations.
     """
 
     runs: CliPositionalArg[Annotated[list[Path], Field(min_length=1)]] = Field(description="The folders of the runs.")
@@ -100,9 +100,9 @@ class PlotSettings(ProcessSettings):
 
 
 class TrackSettings(ProcessSettings):
-    """Sends the records and settings of a run to a tracker of experiments, after or during training.
+    """Sends the records and settings of a run to an experiment tracker, after or during training.
 
-    A run that was trained with --track continues its own run of the tracker, which then has these records again.
+    If the run was trained with --track, the same run of the tracker continues, and contains these records twice.
     """
 
     run: CliPositionalArg[Path] = Field(description="The run's folder.")
@@ -117,7 +117,8 @@ class TrackSettings(ProcessSettings):
 class ExportSettings(ProcessSettings):
     """Exports a policy to ONNX, with all its preprocessing, and compares the file with the policy.
 
-    Prints inputs, outputs, the largest difference and the time of an action. Writes no file if they differ.
+    Prints inputs, outputs, the largest difference and the time of an action. Writes no file if the outputs of file and
+    policy differ.
     """
 
     policy: CliPositionalArg[Path] = Field(description="The run's folder, or one of its .safetensors files.")
@@ -134,10 +135,10 @@ class ExportSettings(ProcessSettings):
     substep: str | None = Field(None, description="The substep to export, if there are several. Default: the only one.")
     network: str = Field(
         AUTO_NETWORK,
-        description="The network of your own that the policy was trained with, as package.module:factory. A file does "
-        "not decide what is imported.",
+        description="Your own network of the policy, as package.module:factory. rollcast does not import a network "
+        "that only the file names.",
     )
-    check: AtLeastOne = Field(10_000, description="Observations to draw and to compare the actions on.")
+    check: AtLeastOne = Field(10_000, description="Number of random observations for the comparison of actions.")
 
 
 class RecipesSettings(ProcessSettings):
@@ -155,13 +156,13 @@ class CertsSettings(ProcessSettings):
     host: tuple[str, ...] = Field(
         (),
         description="Another host name or IP address of the learner, besides localhost and the loopback address. "
-        "May be given several times.",
+        "Repeat the option for several.",
     )
     days: Annotated[float, Field(gt=0, le=3650)] = Field(365.0, description="Days until the certificates expire.")
 
 
 class CompletionSettings(ProcessSettings):
-    """Prints a script that lets a shell complete rollcast's commands, options and values."""
+    """Prints a script for your shell, which then completes rollcast's commands, options and values."""
 
     shell: CliPositionalArg[Literal["bash", "zsh"]] = Field(
         description='The shell. Put eval "$(rollcast completion bash)" into its startup file.'

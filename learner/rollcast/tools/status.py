@@ -22,8 +22,8 @@ def status(settings: StatusSettings, output: IO[str]) -> int:
 
     Raises:
         ConfigurationError: If the certificates or tokens cannot be used.
-        LearnerUnreachableError: If there is no answer from the address.
-        UnauthenticatedError: If the learner requires a token, or another one.
+        LearnerUnreachableError: If no learner answers at the address.
+        UnauthenticatedError: If the learner requires a token and gets none, or an unknown one.
         PermissionDeniedError: If the token's role may not read the status.
     """
     with LearnerClient(settings.address, timeout_s=settings.timeout_s, security=settings.client_security()) as client:
@@ -64,7 +64,7 @@ def show(
     actors: Sequence[ActorInfo],
     description: Mapping[str, Any],
 ) -> None:
-    """Prints a status, with the description of the learner and, if they are asked for, its actors."""
+    """Prints a status with the learner's description and, with `--actors`, its actors."""
     values = dataclasses.asdict(current) | dict(description)
     if settings.json_output:
         document = values
@@ -106,7 +106,7 @@ def _rows(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]
             yield f"{prefix}{name}", _as_text(value)
 
 
-def _as_text(value: Any) -> str:  # noqa: ANN401 - whatever a status holds
+def _as_text(value: Any) -> str:  # noqa: ANN401 - any value of a status
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, float):
@@ -114,7 +114,7 @@ def _as_text(value: Any) -> str:  # noqa: ANN401 - whatever a status holds
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _as_json(value: Any) -> Any:  # noqa: ANN401 - whatever a status holds
+def _as_json(value: Any) -> Any:  # noqa: ANN401 - any value of a status
     """Converts a value for JSON: enums to names, infinity (no limit) and NaN to null."""
     if isinstance(value, enum.Enum):
         return value.name.lower()

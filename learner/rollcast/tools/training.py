@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def train_here(settings: "TrainSettings", output: IO[str]) -> int:
-    """Trains with actors on this machine, with `dashboard` beside a page; returns the exit code.
+    """Trains with actors on this machine, and serves a page if `dashboard` is set. Returns the exit code.
 
     Raises:
         RollcastError: If training cannot start or continue.
@@ -24,7 +24,7 @@ def train_here(settings: "TrainSettings", output: IO[str]) -> int:
     if settings.actor_kind == "subprocess" and settings.start_method in (None, "forkserver"):
         from rollcast.learner.actors.forkserver import start_forkserver
 
-        # it starts on another core while this one imports torch
+        # it starts on another core while this process imports torch
         start_forkserver()
     with uncollected_imports():
         from rich.console import Console
@@ -44,14 +44,14 @@ def train_here(settings: "TrainSettings", output: IO[str]) -> int:
 
 
 def serve_actors(settings: "ServingSettings", output: IO[str]) -> int:
-    """Trains with the actors that connect, as one of several ranks under torchrun; returns the exit code.
+    """Trains with the actors that connect; under torchrun, as one of several ranks. Returns the exit code.
 
     Raises:
         RollcastError: If training cannot start or continue.
     """
     place = rank_info(os.environ)
     if place is not None:
-        # Before torch is imported: it logs each connection that another rank closes with a trace of its own code.
+        # Set before the import of torch, which otherwise logs a stack trace when another rank closes a connection.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if place is not None or not settings.ingest_processes:
         with uncollected_imports():

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ExternalScalerStub:
-    """Tells KEDA how many replicas a workload is to have. KEDA is the client.
+    """Reports to KEDA how many replicas a workload needs. KEDA is the client.
     """
 
     def __init__(self, channel):
@@ -58,32 +58,33 @@ class ExternalScalerStub:
 
 
 class ExternalScalerServicer:
-    """Tells KEDA how many replicas a workload is to have. KEDA is the client.
+    """Reports to KEDA how many replicas a workload needs. KEDA is the client.
     """
 
     def IsActive(self, request, context):
-        """Whether the workload is to have any replicas. Asked at every polling interval of the ScaledObject.
+        """Returns whether the workload needs any replicas. KEDA calls it at every polling interval of the ScaledObject.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamIsActive(self, request, context):
-        """The same, sent at once and at every change, for triggers of the type external-push.
+        """Sends the value of IsActive at once and after every change, for triggers of the type external-push.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMetricSpec(self, request, context):
-        """The metrics there are, and the value of each for one replica.
+        """Returns the metrics of the scaler, and the target value of each metric for one replica.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMetrics(self, request, context):
-        """The value of a metric now. The workload gets as many replicas as this value has the target's size.
+        """Returns the current value of a metric. KEDA divides this value by the metric's target value to get the number of
+        replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +122,7 @@ def add_ExternalScalerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ExternalScaler:
-    """Tells KEDA how many replicas a workload is to have. KEDA is the client.
+    """Reports to KEDA how many replicas a workload needs. KEDA is the client.
     """
 
     @staticmethod

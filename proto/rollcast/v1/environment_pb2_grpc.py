@@ -26,13 +26,14 @@ if _version_not_supported:
 
 
 class EnvironmentServiceStub:
-    """Acts for environments that dial in. A game, a simulator or a robot opens a stream and names its spaces. Then it sends
-    the observations of its agents and receives their actions. It needs no network library, no policy and no bookkeeping.
+    """Acts for environments that dial in. A game, a simulator or a robot opens a stream and sends its spaces. Then it sends
+    the observations of its agents and receives their actions. It needs no policy and no library for neural networks.
 
-    The server is an actor or RemoteVecEnv. The messages travel over gRPC, or one by one as binary frames of a WebSocket.
+    The server is an actor or RemoteVecEnv. The messages travel over gRPC, or as binary frames of a WebSocket.
 
-    If the server has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, of the role
-    `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make this call.
+    If the server has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`, of the role
+    `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: the token's role may not make this
+    call.
     """
 
     def __init__(self, channel):
@@ -49,29 +50,32 @@ class EnvironmentServiceStub:
 
 
 class EnvironmentServiceServicer:
-    """Acts for environments that dial in. A game, a simulator or a robot opens a stream and names its spaces. Then it sends
-    the observations of its agents and receives their actions. It needs no network library, no policy and no bookkeeping.
+    """Acts for environments that dial in. A game, a simulator or a robot opens a stream and sends its spaces. Then it sends
+    the observations of its agents and receives their actions. It needs no policy and no library for neural networks.
 
-    The server is an actor or RemoteVecEnv. The messages travel over gRPC, or one by one as binary frames of a WebSocket.
+    The server is an actor or RemoteVecEnv. The messages travel over gRPC, or as binary frames of a WebSocket.
 
-    If the server has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, of the role
-    `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make this call.
+    If the server has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`, of the role
+    `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: the token's role may not make this
+    call.
     """
 
     def Play(self, request_iterator, context):
-        """Plays the environments of one client. Use no deadline, and HTTP/2 keepalive. The first request has `hello`, the
-        first response `welcome`, for which the client waits; then every request has `turns`, and every response `actions`
-        or `farewell`.
+        """Plays the environments of one client. Use no deadline, and HTTP/2 keepalive. The first request has `hello`, and the
+        first response has `welcome`, for which the client waits. Then every request has `turns`, and every response has
+        `actions` or `farewell`.
 
-        The client sends a turn of an environment when it needs actions or an episode has ended, and gets exactly one
-        action for each agent of the turn that is RUNNING. It sends the environment's next turn after that. Environments
-        of one stream need not wait for each other. A client that gets no answer waits: the learner may be busy or away.
+        The client sends a turn of an environment when the environment needs actions or an episode has ended. The client
+        gets exactly one action for each RUNNING agent of the turn, then sends the environment's next turn. Environments of
+        one stream need not wait for each other. A client without an answer waits, because the learner may be busy or
+        unreachable.
 
         The stream ends with OK when training has ended, and when the client closes its side. INVALID_ARGUMENT: a message
-        breaks a rule of this protocol or does not fit the spaces; the message names environment, agent and path.
-        FAILED_PRECONDITION: the spaces are not those of the learner or of other clients, or another version of the
-        protocol. ALREADY_EXISTS: a client of this name plays. RESOURCE_EXHAUSTED: all places are taken, or a message is
-        too large. UNAVAILABLE: the server stops; try again with a pause that grows.
+        breaks a rule of this protocol or does not fit the spaces; the message has the environment, agent and path.
+        FAILED_PRECONDITION: the spaces differ from those of the learner or of other clients, or the protocol version
+        differs. ALREADY_EXISTS: a client with this name is connected. RESOURCE_EXHAUSTED: the server has too few free
+        places for the environments, or a message is too large. UNAVAILABLE: the server is stopping; try again with
+        backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -94,13 +98,14 @@ def add_EnvironmentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EnvironmentService:
-    """Acts for environments that dial in. A game, a simulator or a robot opens a stream and names its spaces. Then it sends
-    the observations of its agents and receives their actions. It needs no network library, no policy and no bookkeeping.
+    """Acts for environments that dial in. A game, a simulator or a robot opens a stream and sends its spaces. Then it sends
+    the observations of its agents and receives their actions. It needs no policy and no library for neural networks.
 
-    The server is an actor or RemoteVecEnv. The messages travel over gRPC, or one by one as binary frames of a WebSocket.
+    The server is an actor or RemoteVecEnv. The messages travel over gRPC, or as binary frames of a WebSocket.
 
-    If the server has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, of the role
-    `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make this call.
+    If the server has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`, of the role
+    `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: the token's role may not make this
+    call.
     """
 
     @staticmethod

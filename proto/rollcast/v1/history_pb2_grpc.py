@@ -53,8 +53,8 @@ class HistoryServiceServicer:
     """
 
     def WatchHistory(self, request, context):
-        """Sends the history: first all that the learner keeps, in one message or several. Then it sends the new part every
-        `interval_s`, until the caller cancels or training ends. The stream ends with OK after the last part.
+        """Sends the history: first the whole kept history, in one message or several. Then the learner sends the new part
+        every `interval_s`, until the caller cancels or training ends. The stream ends with OK after the last part.
 
         INVALID_ARGUMENT: the interval is not between 0.1 s and 3600 s. UNIMPLEMENTED: the learner is older than this call,
         or keeps no history. UNAVAILABLE: training has not started, or the learner is stopping; try again with backoff.

@@ -28,11 +28,12 @@ if _version_not_supported:
 class InferenceServiceStub:
     """Computes the policy for actors that step environments themselves: central inference, for example on a GPU.
 
-    The server is an actor with `--serve-environments`, which follows the learner's policies. The caller has the policy,
-    too. It acts by itself whenever no answer comes, so no rollout is lost if the server dies.
+    The server is an actor with `--serve-environments`, which follows the learner's policies. The caller also has the
+    policy. Without an answer, the caller computes the policy itself, so no rollout is lost if the server dies.
 
-    If the server has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, of the role
-    `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make this call.
+    If the server has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`, of the role
+    `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: the token's role may not make this
+    call.
     """
 
     def __init__(self, channel):
@@ -51,22 +52,23 @@ class InferenceServiceStub:
 class InferenceServiceServicer:
     """Computes the policy for actors that step environments themselves: central inference, for example on a GPU.
 
-    The server is an actor with `--serve-environments`, which follows the learner's policies. The caller has the policy,
-    too. It acts by itself whenever no answer comes, so no rollout is lost if the server dies.
+    The server is an actor with `--serve-environments`, which follows the learner's policies. The caller also has the
+    policy. Without an answer, the caller computes the policy itself, so no rollout is lost if the server dies.
 
-    If the server has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, of the role
-    `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make this call.
+    If the server has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`, of the role
+    `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: the token's role may not make this
+    call.
     """
 
     def Infer(self, request_iterator, context):
-        """Answers the questions of one actor. Use no deadline, and HTTP/2 keepalive. The first request has `network`; the
-        server accepts it with an empty response. Then every request has a `question`, and every response answers the oldest
-        open question. Questions of several actors that wait at once share a forward pass.
+        """Answers the questions of one actor. Use no deadline, and HTTP/2 keepalive. The first request has `network`, which
+        the server accepts with an empty response. Then every request has a `question`, and every response answers the
+        oldest open question. Questions of several actors that wait at the same time share a forward pass.
 
-        INVALID_ARGUMENT: a message is malformed, or does not fit the spaces; the message names the path.
-        FAILED_PRECONDITION: the policy is not that of the server's learner, or another version of the protocol.
-        RESOURCE_EXHAUSTED: too many streams or networks, or a message is too large. UNAVAILABLE: the server stops; try
-        again with a pause that grows.
+        INVALID_ARGUMENT: a message is malformed, or does not fit the spaces; the message has the path.
+        FAILED_PRECONDITION: the policy or the protocol version differs from that of the server's learner.
+        RESOURCE_EXHAUSTED: too many streams or networks, or a message is too large. UNAVAILABLE: the server is stopping;
+        try again with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -91,11 +93,12 @@ def add_InferenceServiceServicer_to_server(servicer, server):
 class InferenceService:
     """Computes the policy for actors that step environments themselves: central inference, for example on a GPU.
 
-    The server is an actor with `--serve-environments`, which follows the learner's policies. The caller has the policy,
-    too. It acts by itself whenever no answer comes, so no rollout is lost if the server dies.
+    The server is an actor with `--serve-environments`, which follows the learner's policies. The caller also has the
+    policy. Without an answer, the caller computes the policy itself, so no rollout is lost if the server dies.
 
-    If the server has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, of the role
-    `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make this call.
+    If the server has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`, of the role
+    `actor`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: the token's role may not make this
+    call.
     """
 
     @staticmethod

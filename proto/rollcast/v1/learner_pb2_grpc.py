@@ -26,13 +26,14 @@ if _version_not_supported:
 
 
 class LearnerServiceStub:
-    """Shows and steers a learner. All calls but WatchStatus are unary. Pause and SaveCheckpoint wait for the running update;
-    the others answer within a second and never wait behind streams. Use a deadline of 5 s unless the call states another.
-    All calls but SaveCheckpoint, which writes another checkpoint each time, are safe to repeat.
+    """Reports the state of a learner, and controls training. All calls but WatchStatus are unary. Pause and SaveCheckpoint
+    wait for the running update. All other calls answer within a second and never wait behind streams. Use a deadline of
+    5 s unless the call's comment states another. Every SaveCheckpoint writes another checkpoint. All other calls are
+    safe to repeat.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
-    `viewer` may make the calls that only read, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
-    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`. The role
+    `viewer` may make the calls that only read; `operator` may make all calls. UNAUTHENTICATED: the token is missing or
+    unknown. PERMISSION_DENIED: the token's role may not make this call. Trying again will not help.
     """
 
     def __init__(self, channel):
@@ -84,49 +85,50 @@ class LearnerServiceStub:
 
 
 class LearnerServiceServicer:
-    """Shows and steers a learner. All calls but WatchStatus are unary. Pause and SaveCheckpoint wait for the running update;
-    the others answer within a second and never wait behind streams. Use a deadline of 5 s unless the call states another.
-    All calls but SaveCheckpoint, which writes another checkpoint each time, are safe to repeat.
+    """Reports the state of a learner, and controls training. All calls but WatchStatus are unary. Pause and SaveCheckpoint
+    wait for the running update. All other calls answer within a second and never wait behind streams. Use a deadline of
+    5 s unless the call's comment states another. Every SaveCheckpoint writes another checkpoint. All other calls are
+    safe to repeat.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
-    `viewer` may make the calls that only read, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
-    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`. The role
+    `viewer` may make the calls that only read; `operator` may make all calls. UNAUTHENTICATED: the token is missing or
+    unknown. PERMISSION_DENIED: the token's role may not make this call. Trying again will not help.
     """
 
     def DescribeLearner(self, request, context):
         """Returns the spaces, network, T and limits that apply to an actor that joins. They do not change while the learner
-        runs. UNIMPLEMENTED: the learner is older than this call. UNAVAILABLE: the learner does not know its spaces yet; try
-        again with backoff.
+        runs. UNIMPLEMENTED: the learner is older than this call. UNAVAILABLE: the learner does not know its spaces yet;
+        try again with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """Returns the state of training, and what the learner waits for. Answers in every phase.
+        """Returns the state of training, and the learner's current wait. Answers in every phase.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchStatus(self, request, context):
-        """Sends the answer of GetStatus again and again, until the caller cancels or training ends (then OK).
-        INVALID_ARGUMENT: the interval is not between 0.1 s and 3600 s.
+        """Sends the answer of GetStatus repeatedly, until the caller cancels or training ends (then OK). INVALID_ARGUMENT:
+        the interval is not between 0.1 s and 3600 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListActors(self, request, context):
-        """Returns every actor that has joined, by slot, including those that have left. If there are many, call several times:
-        see ListActorsResponse.next_slot.
+        """Returns every actor that has joined, by slot, including actors that have left. If the list does not fit one
+        response, call several times: see ListActorsResponse.next_slot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Pause(self, request, context):
-        """Lets no update start until Resume; actors fill the queue and then wait. Answers when no update is running; use a
+        """Prevents new updates until Resume. Actors fill the queue and then wait. Answers when no update is running. Use a
         deadline of 60 s. Does nothing if the learner is paused. FAILED_PRECONDITION: training has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -141,7 +143,7 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SaveCheckpoint(self, request, context):
-        """Writes a checkpoint between two updates and answers when it is on disk; use a deadline of 60 s.
+        """Writes a checkpoint between two updates, and answers when the checkpoint is on disk. Use a deadline of 60 s.
         FAILED_PRECONDITION: the run has no directory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -150,7 +152,7 @@ class LearnerServiceServicer:
 
     def Stop(self, request, context):
         """Ends training after the running update. The learner then informs its actors, saves the policy, and exits with 0.
-        Answers at once. Does nothing the second time.
+        Answers at once. A second call has no effect.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -208,13 +210,14 @@ def add_LearnerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LearnerService:
-    """Shows and steers a learner. All calls but WatchStatus are unary. Pause and SaveCheckpoint wait for the running update;
-    the others answer within a second and never wait behind streams. Use a deadline of 5 s unless the call states another.
-    All calls but SaveCheckpoint, which writes another checkpoint each time, are safe to repeat.
+    """Reports the state of a learner, and controls training. All calls but WatchStatus are unary. Pause and SaveCheckpoint
+    wait for the running update. All other calls answer within a second and never wait behind streams. Use a deadline of
+    5 s unless the call's comment states another. Every SaveCheckpoint writes another checkpoint. All other calls are
+    safe to repeat.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
-    `viewer` may make the calls that only read, `operator` all. UNAUTHENTICATED: the token is missing or unknown.
-    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`. The role
+    `viewer` may make the calls that only read; `operator` may make all calls. UNAUTHENTICATED: the token is missing or
+    unknown. PERMISSION_DENIED: the token's role may not make this call. Trying again will not help.
     """
 
     @staticmethod

@@ -26,11 +26,11 @@ if _version_not_supported:
 
 
 class PolicyServiceStub:
-    """Sends the newest weights to subscribers, and answers observations with actions.
+    """Sends the newest weights to subscribers, and computes actions for observations.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role `actor`
-    may make every call but Act; `operator` may make all. UNAUTHENTICATED: the token is missing or unknown.
-    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`. The role
+    `actor` may make every call but Act; `operator` may make all calls. UNAUTHENTICATED: the token is missing or unknown.
+    PERMISSION_DENIED: the token's role may not make this call. Trying again will not help.
     """
 
     def __init__(self, channel):
@@ -57,25 +57,25 @@ class PolicyServiceStub:
 
 
 class PolicyServiceServicer:
-    """Sends the newest weights to subscribers, and answers observations with actions.
+    """Sends the newest weights to subscribers, and computes actions for observations.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role `actor`
-    may make every call but Act; `operator` may make all. UNAUTHENTICATED: the token is missing or unknown.
-    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`. The role
+    `actor` may make every call but Act; `operator` may make all calls. UNAUTHENTICATED: the token is missing or unknown.
+    PERMISSION_DENIED: the token's role may not make this call. Trying again will not help.
     """
 
     def GetPolicy(self, request, context):
-        """Returns the newest policy once, as a short stream of chunks (a policy may be larger than a message). Use a deadline
-        of 30 s, which is enough for policies up to 100 MB. UNAVAILABLE: there is no policy yet.
+        """Returns the newest policy once, as a short stream of chunks, because a policy may be larger than a message. Use a
+        deadline of 30 s, which is enough for policies up to 100 MB. UNAVAILABLE: there is no policy yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubscribePolicy(self, request, context):
-        """Sends the newest policy at once, then every newer one; use no deadline. A slow subscriber misses versions but never
-        receives an old one (conflation), and delays no other. All chunks of a version are sent before the next version
-        starts. The stream ends with OK when training has ended, with UNAVAILABLE when the learner stops.
+        """Sends the newest policy at once, then every newer policy. Use no deadline. A slow subscriber skips versions, but
+        never receives an old version and never delays another subscriber. The learner sends all chunks of a version before
+        the next version. The stream ends with OK when training has ended, with UNAVAILABLE when the learner stops.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -83,9 +83,8 @@ class PolicyServiceServicer:
 
     def Act(self, request, context):
         """Returns the newest policy's actions for a batch of observations. Safe to repeat: the learner keeps no state. Use a
-        deadline of 5 s. Use it for serving and inspection; actors compute the policy themselves and do not call it.
-        INVALID_ARGUMENT: the observations do not fit the observation space; the detail names the path. UNAVAILABLE: there
-        is no policy yet.
+        deadline of 5 s. This call is for serving and inspection; actors compute the policy themselves. INVALID_ARGUMENT:
+        the observations do not fit the observation space; the detail has the path. UNAVAILABLE: there is no policy yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,11 +117,11 @@ def add_PolicyServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PolicyService:
-    """Sends the newest weights to subscribers, and answers observations with actions.
+    """Sends the newest weights to subscribers, and computes actions for observations.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role `actor`
-    may make every call but Act; `operator` may make all. UNAUTHENTICATED: the token is missing or unknown.
-    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`. The role
+    `actor` may make every call but Act; `operator` may make all calls. UNAUTHENTICATED: the token is missing or unknown.
+    PERMISSION_DENIED: the token's role may not make this call. Trying again will not help.
     """
 
     @staticmethod

@@ -28,14 +28,13 @@ if _version_not_supported:
 class RelayServiceStub:
     """Receives the rollouts of many actors on one stream, from a relay.
 
-    Actors connect to a relay as if it were the learner. The relay forwards each actor's Join with its own name in
-    JoinRequest.via, and the messages of each rollout stream unchanged. Its own learner may be another relay.
-    Acknowledgements and credits come from the learner: a relay sends none of its own. It keeps no rollout for longer than
-    the actor does.
+    Actors connect to a relay as if it were the learner. The relay adds its name to JoinRequest.via of each actor's Join,
+    and forwards the messages of each rollout stream unchanged. A relay's learner may be another relay. Acknowledgements
+    and credits always come from the learner. A relay keeps no rollout for longer than the actor does.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, with the role
-    `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make
-    this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`, with the
+    role `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: the token's role may
+    not make this call. Trying again will not help.
     """
 
     def __init__(self, channel):
@@ -54,23 +53,23 @@ class RelayServiceStub:
 class RelayServiceServicer:
     """Receives the rollouts of many actors on one stream, from a relay.
 
-    Actors connect to a relay as if it were the learner. The relay forwards each actor's Join with its own name in
-    JoinRequest.via, and the messages of each rollout stream unchanged. Its own learner may be another relay.
-    Acknowledgements and credits come from the learner: a relay sends none of its own. It keeps no rollout for longer than
-    the actor does.
+    Actors connect to a relay as if it were the learner. The relay adds its name to JoinRequest.via of each actor's Join,
+    and forwards the messages of each rollout stream unchanged. A relay's learner may be another relay. Acknowledgements
+    and credits always come from the learner. A relay keeps no rollout for longer than the actor does.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, with the role
-    `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make
-    this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`, with the
+    role `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: the token's role may
+    not make this call. Trying again will not help.
     """
 
     def StreamBundles(self, request_iterator, context):
-        """Carries the rollout streams of a relay's actors, each with a number that the relay chooses. Each is like a stream
-        of RolloutService.StreamRollouts, with the same order, answers and errors. It has no deadline, and lives as long as
-        the relay. The first request is `open`; the learner answers it at once, without parts.
+        """Carries the rollout streams of a relay's actors, each with a number that the relay chooses. Each stream is like a
+        stream of RolloutService.StreamRollouts, with the same order, answers and errors. The call has no deadline, and
+        lasts as long as the relay. The first request is `open`, which the learner answers at once, without parts.
 
-        An error of one actor's stream ends only that stream, and arrives as its `status`. When this stream ends, the streams
-        of all its actors have ended, too. The actors join again, here or elsewhere, and send unacknowledged rollouts again.
+        An error of one actor's stream ends only that stream, and arrives as its `status`. When the call ends, the streams
+        of all its actors end, too. The actors join again, through this relay or another, and send unacknowledged rollouts
+        again.
 
         FAILED_PRECONDITION: relays form a loop. INVALID_ARGUMENT: a message is out of order. RESOURCE_EXHAUSTED: a message
         has too many parts, or there are too many relays. UNIMPLEMENTED: the learner is older than relays. UNAVAILABLE: the
@@ -99,14 +98,13 @@ def add_RelayServiceServicer_to_server(servicer, server):
 class RelayService:
     """Receives the rollouts of many actors on one stream, from a relay.
 
-    Actors connect to a relay as if it were the learner. The relay forwards each actor's Join with its own name in
-    JoinRequest.via, and the messages of each rollout stream unchanged. Its own learner may be another relay.
-    Acknowledgements and credits come from the learner: a relay sends none of its own. It keeps no rollout for longer than
-    the actor does.
+    Actors connect to a relay as if it were the learner. The relay adds its name to JoinRequest.via of each actor's Join,
+    and forwards the messages of each rollout stream unchanged. A relay's learner may be another relay. Acknowledgements
+    and credits always come from the learner. A relay keeps no rollout for longer than the actor does.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, with the role
-    `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make
-    this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`, with the
+    role `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: the token's role may
+    not make this call. Trying again will not help.
     """
 
     @staticmethod

@@ -26,20 +26,20 @@ if _version_not_supported:
 
 
 class ReplayServiceStub:
-    """Serves a replay buffer to learners in other processes: it sends batches and receives priorities. If an environment has
-    several substeps, each has its own buffer, and every request names one.
+    """Serves a replay buffer to learners in other processes: it sends batches and receives priorities. If an environment
+    has several substeps, each substep has its own buffer, and every request has a substep's key.
 
-    There is no RPC to insert. A client sends rollouts as every actor does, with RolloutService.Join and StreamRollouts at
-    the same address. The server checks its spaces and gives it credits; a rollout sent again after a reconnect enters the
-    buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it is on the disk), and
-    inserts it a moment later. `rollcast replay serve` acknowledges a rollout after inserting it.
+    This service has no RPC that inserts entries. Like every actor, a client sends rollouts with RolloutService.Join and
+    StreamRollouts to the same address. The server checks the client's spaces and gives it credits; a rollout sent again
+    after a reconnect enters the buffer once. A learner acknowledges a rollout when the rollout is in the queue, or with
+    `--durable` on disk, and then inserts it. `rollcast replay serve` acknowledges a rollout after inserting it.
 
     `rollcast replay serve` keeps the buffer in memory only. After a restart the server has a new buffer: acknowledged
     rollouts are gone, counts are 0, and keys begin again.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
-    `viewer` may call GetReplayInfo, `operator` everything. UNAUTHENTICATED: the token is missing or unknown.
-    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`. The role
+    `viewer` may call GetReplayInfo; `operator` may make all calls. UNAUTHENTICATED: the token is missing or unknown.
+    PERMISSION_DENIED: the token's role may not make this call. Trying again will not help.
     """
 
     def __init__(self, channel):
@@ -71,20 +71,20 @@ class ReplayServiceStub:
 
 
 class ReplayServiceServicer:
-    """Serves a replay buffer to learners in other processes: it sends batches and receives priorities. If an environment has
-    several substeps, each has its own buffer, and every request names one.
+    """Serves a replay buffer to learners in other processes: it sends batches and receives priorities. If an environment
+    has several substeps, each substep has its own buffer, and every request has a substep's key.
 
-    There is no RPC to insert. A client sends rollouts as every actor does, with RolloutService.Join and StreamRollouts at
-    the same address. The server checks its spaces and gives it credits; a rollout sent again after a reconnect enters the
-    buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it is on the disk), and
-    inserts it a moment later. `rollcast replay serve` acknowledges a rollout after inserting it.
+    This service has no RPC that inserts entries. Like every actor, a client sends rollouts with RolloutService.Join and
+    StreamRollouts to the same address. The server checks the client's spaces and gives it credits; a rollout sent again
+    after a reconnect enters the buffer once. A learner acknowledges a rollout when the rollout is in the queue, or with
+    `--durable` on disk, and then inserts it. `rollcast replay serve` acknowledges a rollout after inserting it.
 
     `rollcast replay serve` keeps the buffer in memory only. After a restart the server has a new buffer: acknowledged
     rollouts are gone, counts are 0, and keys begin again.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
-    `viewer` may call GetReplayInfo, `operator` everything. UNAUTHENTICATED: the token is missing or unknown.
-    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`. The role
+    `viewer` may call GetReplayInfo; `operator` may make all calls. UNAUTHENTICATED: the token is missing or unknown.
+    PERMISSION_DENIED: the token's role may not make this call. Trying again will not help.
     """
 
     def GetReplayInfo(self, request, context):
@@ -96,27 +96,27 @@ class ReplayServiceServicer:
 
     def Sample(self, request, context):
         """Sends batches, drawn by the buffer's sampler. The server draws ahead of the reader only as far as HTTP/2 flow
-        control allows. Later updates of priorities do not change batches on their way, and such batches count as drawn even
-        if no reader takes them. A reader that stops reading occupies one thread and the memory of one batch, and delays no
-        other. The stream has no deadline; end it by cancelling. The wait for each batch has a deadline, `timeout_s`. Another
-        call draws other batches. The server serves waiting streams in the order in which they began to wait.
+        control allows. Later updates of priorities do not change batches that are already drawn. Drawn batches count as
+        sampled even if the reader never takes them. A reader that stops reading occupies one thread and the memory of one
+        batch, and delays no other reader. The stream has no deadline; cancel it to end it. `timeout_s` limits the wait for
+        each batch. A repeated call draws other batches. The server serves waiting streams in the order in which they began
+        to wait.
 
         INVALID_ARGUMENT: batch_size or timeout_s is outside its range, or batch_size is above the number of entries or
-        above the largest batch that the limiter allows. RESOURCE_EXHAUSTED: a batch would be above 256 MiB, or an entry
-        above 4 MiB;
-        or too many streams are open. UNAVAILABLE: the buffer or its limiter released no batch within `timeout_s` (the
-        detail has the numbers), or the learner is stopping; try again with backoff. Batches sent before stay valid.
+        above the largest batch that the limiter allows. RESOURCE_EXHAUSTED: a batch would be above 256 MiB, an entry would
+        be above 4 MiB, or too many streams are open. UNAVAILABLE: the buffer or its limiter released no batch within
+        `timeout_s` (the detail has the numbers), or the learner is stopping; try again with backoff. Batches sent before
+        stay valid.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePriorities(self, request, context):
-        """Sets the priorities of entries, all or none, for batches that are drawn later. Safe to repeat. Use a deadline of 5 s.
-        Has no effect unless the buffer samples, or removes, by priority.
+        """Sets the priorities of entries for batches that are drawn later. After an error, no priority has changed. Safe to
+        repeat. Use a deadline of 5 s. Has no effect unless the buffer samples, or removes, by priority.
 
-        INVALID_ARGUMENT: the numbers of keys and priorities differ, or a priority is negative, NaN or above 1e100; then
-        none is set.
+        INVALID_ARGUMENT: the numbers of keys and priorities differ, or a priority is negative, NaN or above 1e100.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,20 +162,20 @@ def add_ReplayServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReplayService:
-    """Serves a replay buffer to learners in other processes: it sends batches and receives priorities. If an environment has
-    several substeps, each has its own buffer, and every request names one.
+    """Serves a replay buffer to learners in other processes: it sends batches and receives priorities. If an environment
+    has several substeps, each substep has its own buffer, and every request has a substep's key.
 
-    There is no RPC to insert. A client sends rollouts as every actor does, with RolloutService.Join and StreamRollouts at
-    the same address. The server checks its spaces and gives it credits; a rollout sent again after a reconnect enters the
-    buffer once. A learner acknowledges a rollout when it is in its queue (with `--durable`, when it is on the disk), and
-    inserts it a moment later. `rollcast replay serve` acknowledges a rollout after inserting it.
+    This service has no RPC that inserts entries. Like every actor, a client sends rollouts with RolloutService.Join and
+    StreamRollouts to the same address. The server checks the client's spaces and gives it credits; a rollout sent again
+    after a reconnect enters the buffer once. A learner acknowledges a rollout when the rollout is in the queue, or with
+    `--durable` on disk, and then inserts it. `rollcast replay serve` acknowledges a rollout after inserting it.
 
     `rollcast replay serve` keeps the buffer in memory only. After a restart the server has a new buffer: acknowledged
     rollouts are gone, counts are 0, and keys begin again.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`. The role
-    `viewer` may call GetReplayInfo, `operator` everything. UNAUTHENTICATED: the token is missing or unknown.
-    PERMISSION_DENIED: its role may not make this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`. The role
+    `viewer` may call GetReplayInfo; `operator` may make all calls. UNAUTHENTICATED: the token is missing or unknown.
+    PERMISSION_DENIED: the token's role may not make this call. Trying again will not help.
     """
 
     @staticmethod

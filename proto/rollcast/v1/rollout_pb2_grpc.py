@@ -26,13 +26,13 @@ if _version_not_supported:
 
 
 class RolloutServiceStub:
-    """Receives rollouts: actors join and stream what they have played.
+    """Receives rollouts: actors join and stream their rollouts.
 
     Actors dial out to the learner; an actor opens no port.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, with the role
-    `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make
-    this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`, with the
+    role `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: the token's role may
+    not make this call. Trying again will not help.
     """
 
     def __init__(self, channel):
@@ -59,13 +59,13 @@ class RolloutServiceStub:
 
 
 class RolloutServiceServicer:
-    """Receives rollouts: actors join and stream what they have played.
+    """Receives rollouts: actors join and stream their rollouts.
 
     Actors dial out to the learner; an actor opens no port.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, with the role
-    `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make
-    this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`, with the
+    role `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: the token's role may
+    not make this call. Trying again will not help.
     """
 
     def Join(self, request, context):
@@ -74,7 +74,7 @@ class RolloutServiceServicer:
         Use a deadline of 5 s.
 
         INVALID_ARGUMENT: a field is malformed. FAILED_PRECONDITION: spaces, policy network or protocol version differ from
-        the learner's; the detail names the path and both sides. ABORTED: another process has taken over this one's name.
+        the learner's; the detail has the path and both sides. ABORTED: another process has joined under the same name.
         RESOURCE_EXHAUSTED: the learner already has `max_actors` actors. UNAVAILABLE: the learner is starting or stopping;
         try again with backoff.
         """
@@ -83,15 +83,15 @@ class RolloutServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StreamRollouts(self, request_iterator, context):
-        """Carries all rollouts of an actor on one long stream, which has no deadline and lives as long as the actor. The
-        first request is `open`; the learner answers it at once. Then the actor sends rollouts in the order of their
+        """Carries all rollouts of an actor on one long stream, which has no deadline and lasts as long as the actor. The
+        first request is `open`, which the learner answers at once. Then the actor sends rollouts in the order of their
         sequence, and the learner sends acknowledgements and credits. An actor neither starts nor sends a rollout whose
         sequence is above the last `credit_sequence`: this is the back-pressure. The actor keeps rollouts that are not
-        acknowledged, and sends them again after a reconnect. The learner drops those that it already has, so it uses every
-        rollout exactly once.
+        acknowledged, and sends them again after a reconnect. The learner drops duplicates, so it uses every rollout
+        exactly once.
 
-        NOT_FOUND: the actor has not joined (or the learner is a new one): Join, then open a new stream. INVALID_ARGUMENT:
-        a rollout does not fit the agreed spaces or contains NaN, or a message is out of order; sending it again will not
+        NOT_FOUND: the actor has not joined, or the learner is a new one. Join, then open a new stream. INVALID_ARGUMENT: a
+        rollout does not fit the agreed spaces or contains NaN, or a message is out of order. Sending it again will not
         help. ALREADY_EXISTS: a sequence was sent twice on one stream. RESOURCE_EXHAUSTED: a message or rollout is above
         its limit, or a rollout was sent without credit. ABORTED: another process has joined under the same name.
         UNAVAILABLE: the learner is stopping; reconnect with backoff.
@@ -101,13 +101,14 @@ class RolloutServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportEvaluation(self, request, context):
-        """Reports what an evaluator has played with a policy, or why it ends. Idempotent: the report of a version that the
-        learner has counts once. Use a deadline of 5 s, and send it again with backoff while the learner is UNAVAILABLE.
+        """Reports the episodes that an evaluator has played with a policy, or the reason why the evaluator ends. Idempotent:
+        a repeated report of a version counts once. Use a deadline of 5 s, and repeat the call with backoff while the
+        learner is UNAVAILABLE.
 
-        NOT_FOUND: the evaluator has not joined, or the learner is a new one, which does not need the report: Join, and
+        NOT_FOUND: the evaluator has not joined, or the learner is a new one, which does not need the report. Join, and
         subscribe again. INVALID_ARGUMENT: numbers do not fit the plan agreed at Join, or are not finite; or the learner
-        sent this evaluator another version. ABORTED: another process has joined under the same name.
-        FAILED_PRECONDITION: this run evaluates no policies.
+        sent this evaluator another version. ABORTED: another process has joined under the same name. FAILED_PRECONDITION:
+        this run evaluates no policies.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -140,13 +141,13 @@ def add_RolloutServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RolloutService:
-    """Receives rollouts: actors join and stream what they have played.
+    """Receives rollouts: actors join and stream their rollouts.
 
     Actors dial out to the learner; an actor opens no port.
 
-    If the learner has tokens, every call must carry one in its metadata, `authorization: Bearer TOKEN`, with the role
-    `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: its role may not make
-    this call. Trying again will not help.
+    If the learner has tokens, every call must carry a token in its metadata, `authorization: Bearer TOKEN`, with the
+    role `actor` or `operator`. UNAUTHENTICATED: the token is missing or unknown. PERMISSION_DENIED: the token's role may
+    not make this call. Trying again will not help.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""All that crosses the wire, and how it is served: values, codecs, errors, servicers, channels, the typed client."""
+"""The wire protocol, its servers and its clients, with their values, codecs and errors."""
 
 from typing import TYPE_CHECKING
 
@@ -129,5 +129,5 @@ __all__ = [
     "unflatten_observation",
 ]
 
-if not TYPE_CHECKING:  # else every misspelt name would have the type of `__getattr__`
+if not TYPE_CHECKING:  # otherwise every misspelt name would have the type of `__getattr__`
     __getattr__, __dir__ = lazy_exports(__name__)

@@ -1,4 +1,4 @@
-"""Parses the address of a server: "host:port", "unix:/path", or "file:/path" of a file that has it."""
+"""Parses a server's address: "host:port", "unix:/path", or "file:/path" of a file that contains the address."""
 
 import ipaddress
 import re
@@ -23,11 +23,11 @@ class Address:
     """A checked address.
 
     Attributes:
-        text: The address as given, in the form gRPC takes.
+        text: The given address, in gRPC's form.
         host: The host, without the brackets of IPv6; empty for a unix socket.
-        port: The port; 0 for a unix socket, or for any free port.
+        port: The port; 0: a unix socket, or any free port.
         path: The unix socket; None for TCP.
-        rendezvous: The file in which the server says where it is; None if the address says it.
+        rendezvous: The file to which the server writes its address; None: the address is not a file.
     """
 
     text: str
@@ -38,9 +38,9 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """True if only this machine can reach it: a unix socket, `localhost`, or a loopback number.
+        """True if only this machine can reach the address: a unix socket, `localhost`, or a loopback IP address.
 
-        Other names are not looked up, since they may resolve differently later.
+        The method resolves no other names, because they may resolve differently later.
         """
         if self.path is not None or self.host.lower() == "localhost":
             return True
@@ -53,7 +53,7 @@ class Address:
 
 
 def exclude_one_another(one: Address, other: Address) -> bool:
-    """Returns whether two servers of one machine cannot listen at these addresses, as far as their texts tell."""
+    """Returns whether two servers on one machine cannot both listen at these addresses, judged by the text alone."""
     if one.path is not None or other.path is not None:
         return one.path == other.path
     every = one.host in EVERY_HOST or other.host in EVERY_HOST
@@ -70,15 +70,22 @@ def parse_address(text: str) -> Address:
         The parts.
 
     Raises:
-        ConfigurationError: It has none of these forms, the port is above 65535, or the path is too long for a socket.
+        ConfigurationError: The text has none of these forms, the port is above 65535, or the path is too long for a
+            socket or not UTF-8.
     """
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         if path.startswith("//"):
             path = path[2:]
-        if not path or len(path.encode()) > MAX_SOCKET_PATH_BYTES:
+        try:
+            n_bytes = len(path.encode())
+        except UnicodeEncodeError as error:
             raise ConfigurationError(
-                f"the address {text!r} has a socket path of {len(path.encode())} bytes; expected 1 to "
+                f"the address {text!r} has a socket path that is not UTF-8; expected UTF-8; choose another path"
+            ) from error
+        if not 0 < n_bytes <= MAX_SOCKET_PATH_BYTES:
+            raise ConfigurationError(
+                f"the address {text!r} has a socket path of {n_bytes} bytes; expected 1 to "
                 f"{MAX_SOCKET_PATH_BYTES}; choose a shorter one, for example under /tmp"
             )
         return Address(text=f"unix:{path}", path=Path(path))
@@ -97,44 +104,44 @@ def parse_address(text: str) -> Address:
 
 
 def parse_listening_address(text: str) -> Address:
-    """Checks and splits the address at which a server is to listen.
+    """Checks and splits the listening address of a server.
 
     Raises:
-        ConfigurationError: As of `parse_address`, or it is the file of another server's address.
+        ConfigurationError: As for `parse_address`, or the address is a file.
     """
     address = parse_address(text)
     if address.rendezvous is not None:
         raise ConfigurationError(
-            f"the address {text!r} is a file; expected host:port or unix:/path to listen at; give the file as "
-            "--address-file, and clients this address"
+            f"the address {text!r} is a file; expected host:port or unix:/path for listening; give the file as "
+            "--address-file, and this address to clients"
         )
     return address
 
 
 def parse_web_address(text: str) -> Address:
-    """Checks and splits the address at which HTTP is to be served.
+    """Checks and splits the listening address of an HTTP server.
 
     Raises:
-        ConfigurationError: As of `parse_listening_address`, or it is a socket of a file.
+        ConfigurationError: As for `parse_listening_address`, or the address is a unix socket.
     """
     address = parse_listening_address(text)
     if address.path is not None:
         raise ConfigurationError(
-            f"the address {text!r} is a socket of a file; expected host:port, as it is asked over HTTP; choose a port"
+            f"the address {text!r} is a unix socket; expected host:port, because HTTP clients use it; choose a port"
         )
     return address
 
 
 def following_address(text: str, number: int, whose: str) -> str:
-    """Returns where a further server listens: at a port that follows another's, or at a socket beside it.
+    """Returns the address of a further server: a later port, or a socket beside that of the first server.
 
     Args:
         text: The address of the first server, as given in --address.
-        number: How far it follows; 0: this is the first.
-        whose: The further server, for messages.
+        number: The distance from the first server; 0: the first server itself.
+        whose: The description of the further server in messages.
 
     Raises:
-        ConfigurationError: There is no such port, or the address is malformed.
+        ConfigurationError: The port would be too high, or the address is malformed.
     """
     where = parse_address(text)
     if number == 0 or (where.path is None and where.port == 0):
@@ -143,23 +150,23 @@ def following_address(text: str, number: int, whose: str) -> str:
         return f"unix:{where.path}.{number}"
     if where.port + number > 65535:
         raise ConfigurationError(
-            f"--address: {text!r} with {whose}, whose port would be {where.port + number}; expected a port that all "
-            "of them can follow; choose a lower one, or port 0"
+            f"--address: {text!r} with {whose}, whose port would be {where.port + number}; expected a port that leaves "
+            "room for all of them; choose a lower one, or port 0"
         )
     host, _, _ = text.rpartition(":")
     return f"{host}:{where.port + number}"
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """Splits several addresses with commas between them.
+    """Splits several addresses, separated by commas.
 
     Raises:
-        ConfigurationError: No address is given, one is given twice, or one is malformed.
+        ConfigurationError: No address is given, an address is given twice, or an address is malformed.
     """
     addresses = tuple(part.strip() for part in text.split(",") if part.strip())
     if not addresses or len(set(addresses)) < len(addresses):
         raise ConfigurationError(
-            f"learner_address is {text!r}; expected one address, or several different ones with commas between them; "
+            f"learner_address is {text!r}; expected one address, or several different ones, separated by commas; "
             "correct it"
         )
     for address in addresses:
@@ -168,10 +175,10 @@ def split_addresses(text: str) -> tuple[str, ...]:
 
 
 def shown_peer(peer: str) -> str:
-    """Returns the address of a caller for display: "[::1]:36172" where gRPC says "ipv6:%5B::1%5D:36172".
+    """Returns a caller's address for display: "[::1]:36172" for gRPC's "ipv6:%5B::1%5D:36172".
 
     Args:
-        peer: The caller, or its host, as gRPC names it.
+        peer: The caller, or its host, in gRPC's format.
     """
     kind, _, where = peer.partition(":")
     return urllib.parse.unquote(where) if kind in ("ipv4", "ipv6") else peer

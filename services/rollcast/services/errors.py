@@ -1,4 +1,4 @@
-"""Every error rollcast raises on purpose. `error_status` maps each to its gRPC status code.
+"""Defines every error that rollcast raises on purpose. `error_status` maps each error to a gRPC status code.
 
     RollcastError
     ├── InvalidInputError            an invalid value
@@ -7,37 +7,37 @@
     │   ├── InvalidSpaceError        ... in a space
     │   ├── InvalidTurnError         ... in a turn of an environment that has dialled in: agents, order, NaN
     │   ├── InvalidRolloutError      ... in a rollout: columns, order, NaN
-    │   │   └── MissingMessageError  ... the message before it is missing: lost on its way, or never sent
-    │   └── UnreadableMessageError   bytes that do not parse as a message: damaged, or never a message
+    │   │   └── MissingMessageError  ... the preceding message is missing: lost, or never sent
+    │   └── UnreadableMessageError   bytes that do not parse as a message, perhaps because of damage
     ├── MismatchError                two sides that cannot work together
     │   ├── SpacesMismatchError      their spaces differ
     │   └── ProtocolMismatchError    their protocol versions or policy networks differ
     ├── UnknownActorError            a stream of an actor that has not joined
     ├── DuplicateSequenceError       a rollout sent twice on one stream
-    ├── NameTakenError               a client with environments has the name of one that plays
+    ├── NameTakenError               a client with environments has the name of a connected one
     ├── ActorReplacedError           another process has joined under the same name
     ├── UnauthenticatedError         a call without a token, or with a token that the learner does not know
     ├── PermissionDeniedError        a call that the token's role may not make
     ├── LimitExceededError           a declared limit: message, rollout, actors, credits
-    │   └── ThrottledError           ... on what all clients share and free again: streams, calls a second
-    ├── NotReadyError                not now, but later: starting, stopping, no policy yet
-    │   └── DamagedMessageError      ... a message differs from what was sent: send it again
-    ├── RefusedError                 not in this state of the run: pause after the end, checkpoint without run directory
-    │   └── TrainingEndedError       ... training has ended: no rollout is wanted any more
+    │   └── ThrottledError           ... on a resource that all clients share: streams, calls a second
+    ├── NotReadyError                not possible yet: starting, stopping, no policy yet
+    │   └── DamagedMessageError      ... a message was damaged in transit: send it again
+    ├── RefusedError                 not possible in this state: pause after the end, checkpoint without run directory
+    │   └── TrainingEndedError       ... training has ended: the learner accepts no more rollouts
     ├── AddressInUseError            another server has this address
     ├── LearnerUnreachableError      no learner answers at this address
     ├── ContainerEngineError         the Docker engine is missing, or refuses a request
     ├── SlurmError                   Slurm is missing, or refuses a job
     ├── RecordingError               a file of rollouts that is damaged, incomplete or cannot be written
-    ├── ActorFailedError             an exception in an actor, with its traceback
+    ├── ActorFailedError             an exception in an actor
     │   ├── (rollcast.actor.environments.failures.EnvironmentFailedError: with the environment and its seed)
     │   └── (rollcast.actor.environments.failures.EnvironmentLostError: its process ended or does not answer)
     ├── CollectTimeoutError          no batch by the deadline, and the reason
     ├── CollectInterruptedError      no batch, because training must end
-    ├── RankLostError                another rank of the run is gone, or does not answer in time
+    ├── RankLostError                another rank of the run is gone, or did not answer in time
     └── StatisticsError              a statistic that does not exist
 
-A message says what is wrong, with the value; what was expected; and what to do.
+A message has three parts: what is wrong, with the value; what was expected; what to do.
 """
 
 
@@ -45,7 +45,7 @@ class RollcastError(Exception):
     """Base of every error that rollcast raises on purpose.
 
     Attributes:
-        limit: The exceeded limit, by its name in `rollcast.services.limits.limits`; empty: no limit was exceeded.
+        limit: The name of the exceeded limit in `rollcast.services.limits.limits`; empty: no limit was exceeded.
     """
 
     def __init__(self, *args: object, limit: str = "") -> None:
@@ -57,7 +57,7 @@ def message_of(error: BaseException) -> str:
     """Returns the message of an exception; "(no message)" if it is empty.
 
     Args:
-        error: Any exception. A SystemExit is described as the call of `sys.exit` that raised it.
+        error: Any exception. For a SystemExit, the message is the call of `sys.exit` that raised it.
     """
     if isinstance(error, SystemExit):
         code = "" if error.code is None else repr(error.code)
@@ -78,23 +78,23 @@ class InvalidTensorError(InvalidInputError):
 
 
 class InvalidSpaceError(InvalidInputError):
-    """A space that is malformed or of a kind that is not supported."""
+    """A space that is malformed or of an unsupported kind."""
 
 
 class InvalidTurnError(InvalidInputError):
-    """A turn of an environment that has dialled in, which breaks a rule of environment.proto."""
+    """A turn of an environment that has dialled in breaks a rule of environment.proto."""
 
 
 class InvalidRolloutError(InvalidInputError):
-    """A rollout that does not fit what was agreed at Join."""
+    """A rollout that does not fit the agreement at Join."""
 
 
 class MissingMessageError(InvalidRolloutError):
-    """A message of a rollout stream came before the one that must precede it."""
+    """A message of a rollout stream arrived before the message that must precede it."""
 
 
 class UnreadableMessageError(InvalidInputError):
-    """Bytes that do not parse as a message: damaged on their way, or never a message."""
+    """Bytes that do not parse as a message, perhaps because they were damaged in transit."""
 
 
 class MismatchError(RollcastError):
@@ -118,7 +118,7 @@ class DuplicateSequenceError(RollcastError):
 
 
 class NameTakenError(RollcastError):
-    """A client with environments has the name of one that plays."""
+    """A client with environments has the name of a connected one."""
 
 
 class ActorReplacedError(RollcastError):
@@ -130,7 +130,7 @@ class UnauthenticatedError(RollcastError):
 
 
 class PermissionDeniedError(RollcastError):
-    """A call that the role of its token may not make."""
+    """A call that the role of the caller's token may not make."""
 
 
 class LimitExceededError(RollcastError):
@@ -138,23 +138,23 @@ class LimitExceededError(RollcastError):
 
 
 class ThrottledError(LimitExceededError):
-    """A limit on what all clients share was exceeded; try again with backoff."""
+    """A limit on a resource that all clients share was exceeded; try again with backoff."""
 
 
 class NotReadyError(RollcastError):
-    """The learner cannot do this now, but later; try again with backoff."""
+    """The learner cannot answer this call yet; try again with backoff."""
 
 
 class DamagedMessageError(NotReadyError):
-    """A message that differs from what was sent; it may be sent again."""
+    """A message was damaged in transit; send it again."""
 
 
 class RefusedError(RollcastError):
-    """The run's state does not allow this; trying again will not help."""
+    """The run's state does not allow this call; trying again will not help."""
 
 
 class TrainingEndedError(RefusedError):
-    """Training has ended: no rollout is wanted any more."""
+    """Training has ended: the learner accepts no more rollouts."""
 
 
 class AddressInUseError(RollcastError):
@@ -178,11 +178,11 @@ class RecordingError(RollcastError):
 
 
 class ActorFailedError(RollcastError):
-    """An exception in an actor, with its traceback."""
+    """An exception in an actor. If the actor is another process, the log has the traceback."""
 
 
 class CollectTimeoutError(RollcastError):
-    """No batch by the deadline."""
+    """The actors delivered no batch by the deadline."""
 
 
 class CollectInterruptedError(RollcastError):
@@ -190,7 +190,7 @@ class CollectInterruptedError(RollcastError):
 
 
 class RankLostError(RollcastError):
-    """Another rank of the run has ended, or did not take part in an operation in time."""
+    """Another rank of the run has ended, or did not join an operation in time."""
 
 
 class StatisticsError(RollcastError, LookupError):
@@ -198,14 +198,14 @@ class StatisticsError(RollcastError, LookupError):
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Returns whether the same attempt, with nothing changed, will be refused again.
+    """Returns whether a repeated attempt will fail again.
 
     Args:
         error: Any exception.
 
     Returns:
-        True if settings or spaces are the reason. False if the reason may pass: a flaky environment, a learner that is
-            down, a limit on what others hold.
+        True if settings or spaces are the cause. False if the cause is temporary: a flaky environment, an unreachable
+        learner, a limit on a shared resource.
     """
     if isinstance(error, LimitExceededError):
         return not isinstance(error, ThrottledError) and error.limit != "max_actors"

@@ -1,4 +1,4 @@
-"""Makes a package export names whose modules are imported only when a name is first used."""
+"""Exports names from a package, and imports their modules only at first use."""
 
 import functools
 import importlib
@@ -11,14 +11,14 @@ from rollcast.services.process.installation import EXTRAS, missing_message
 def lazy_exports(package: str, *, extra: str | None = None) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Returns a package's `__getattr__` and `__dir__`.
 
-    `import rollcast.actor` must not load torch because one name of the package needs it. A package that uses this has
-    its imports under `if TYPE_CHECKING:`. Type checkers, editors and the API reference read those lines, and so does
-    this function: they alone say which module has a name.
+    `import rollcast.actor` must not load torch only because one of its names needs torch. A package that uses this
+    function has its imports under `if TYPE_CHECKING:`. Type checkers, editors, the API reference and this function read
+    these imports to find the module of a name.
 
     Args:
-        package: The package's `__name__`. Its `__all__` lists the names that its imports bring.
-        extra: The extra of this project that brings what the modules import beyond a plain installation. Where it is
-            missing, the ModuleNotFoundError names the command that installs it.
+        package: The package's `__name__`. Its `__all__` lists the imported names.
+        extra: The extra of this project that the modules need. If it is not installed, the ModuleNotFoundError contains
+            the command that installs it.
 
     Returns:
         `__getattr__`, which imports the module of a name and keeps the value in the package; `__dir__`, which lists

@@ -1,6 +1,6 @@
-"""The file in which a server writes its address, for clusters: neither its machine nor its port is known before.
+"""Reads and writes the file with a server's address, for clusters that choose the server's machine and port.
 
-Clients take it as the address `file:/path`. It is read at every connection, so that a server that moved is found.
+Clients use the address `file:/path`. They read the file for every connection, so they find a server that has moved.
 """
 
 import contextlib
@@ -11,19 +11,22 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rollcast.services.address import EVERY_HOST, parse_address
 from rollcast.services.errors import ConfigurationError, LearnerUnreachableError
 
+# The largest file that is read; a name of a host has at most 253 characters.
+_MAX_FILE_BYTES: Final = 1 << 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """The place of a server.
+    """The address of a server.
 
     Attributes:
-        address: `host:port`, as other machines reach it.
-        server_name: The name in its certificate; empty: that of the address.
+        address: `host:port`, for other machines.
+        server_name: The name in the server's certificate; empty: the address's host.
     """
 
     address: str
@@ -31,11 +34,11 @@ class Rendezvous:
 
 
 class Announcement(NamedTuple):
-    """The file that says other machines where a server is.
+    """The file that gives a server's address to other machines.
 
     Attributes:
         file: The file.
-        host: The host to name there; empty: this machine's name.
+        host: The host in the file; empty: this machine's name.
         server_name: The name in the server's certificate; empty: the host's.
     """
 
@@ -45,14 +48,14 @@ class Announcement(NamedTuple):
 
 
 def write_rendezvous(path: Path, rendezvous: Rendezvous) -> None:
-    """Writes the file whole or not at all, readable for its owner only.
+    """Writes the file atomically, readable only by its owner.
 
     Raises:
-        ConfigurationError: It cannot be written.
+        ConfigurationError: The file cannot be written.
     """
     temporary = ""
     try:
-        # mkstemp makes it readable for its owner only
+        # mkstemp makes the file readable for its owner only
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(json.dumps(asdict(rendezvous)) + "\n")
@@ -63,14 +66,14 @@ def write_rendezvous(path: Path, rendezvous: Rendezvous) -> None:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
         raise ConfigurationError(
-            f"the address file {str(path)!r} cannot be written: {error.strerror}; expected a folder that this process "
-            "may write to; choose another --address-file"
+            f"the address file {str(path)!r} cannot be written: {error.strerror}; expected a folder in which this "
+            "process may write; choose another --address-file"
         ) from error
 
 
 def withdraw_rendezvous(path: Path, rendezvous: Rendezvous) -> None:
-    """Removes the file, unless another server has written it since."""
-    # Gone, damaged or out of reach: there is nothing left to remove, and the server ends either way.
+    """Removes the file, unless another server has overwritten it."""
+    # The file is removed, damaged or unreachable, and the server ends in any case.
     with contextlib.suppress(OSError, ConfigurationError, LearnerUnreachableError):
         if read_rendezvous(path) == rendezvous:
             path.unlink()
@@ -78,10 +81,10 @@ def withdraw_rendezvous(path: Path, rendezvous: Rendezvous) -> None:
 
 @contextlib.contextmanager
 def announced(listening: str, announcement: Announcement | None) -> Iterator[None]:
-    """Announces the address of a server to other machines until the block ends; without an announcement, does nothing.
+    """Announces a server's address to other machines until the block ends. No effect without an announcement.
 
     Args:
-        listening: The address it listens at, with its port.
+        listening: The listening address, with its port.
         announcement: The file.
 
     Raises:
@@ -101,11 +104,11 @@ def announced(listening: str, announcement: Announcement | None) -> Iterator[Non
 
 
 def advertised_address(listening: str, host: str) -> str:
-    """Returns the address under which other machines reach a server.
+    """Returns the address of a server for other machines.
 
     Args:
-        listening: The address it listens at, with its port.
-        host: The host to name; empty: the one it listens at or, if it listens at all of them, this machine's name.
+        listening: The listening address, with its port.
+        host: The host in the address; empty: the listening host or, for a wildcard address, this machine's name.
     """
     where = parse_address(listening)
     if where.path is not None:
@@ -118,29 +121,32 @@ def read_rendezvous(path: Path) -> Rendezvous:
     """Reads the file of a server.
 
     Raises:
-        LearnerUnreachableError: There is no such file: the server has not started, or has ended.
-        ConfigurationError: It cannot be read, or `write_rendezvous` has not written it.
+        LearnerUnreachableError: The file does not exist, because the server has not started, or has ended.
+        ConfigurationError: The file cannot be read, or `write_rendezvous` did not write it.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = json.loads(file.read(_MAX_FILE_BYTES))
         rendezvous = Rendezvous(address=str(content["address"]), server_name=str(content.get("server_name") or ""))
+        # JSON may have half a character.
+        f"{rendezvous.address}{rendezvous.server_name}".encode()
     except FileNotFoundError as error:
         raise LearnerUnreachableError(
-            f"there is no address file {str(path)!r}; expected one from a learner with --address-file, which has not "
-            "started or has ended"
+            f"there is no address file {str(path)!r}; expected one from a learner with --address-file; the learner has "
+            "not started, or has ended"
         ) from error
     except OSError as error:
         raise ConfigurationError(
-            f"the address file {str(path)!r} cannot be read: {error.strerror}; expected a file of this user, since it "
-            "is written for its owner alone; start both as the same user"
+            f"the address file {str(path)!r} cannot be read: {error.strerror}; expected a file that this user "
+            "owns; start this process and the one that wrote the file as the same user"
         ) from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(
-            f"the address file {str(path)!r} has no address; expected what a learner with --address-file writes; "
+            f"the address file {str(path)!r} has no address; expected a file from a learner with --address-file; "
             "correct the path"
         ) from error
     if parse_address(rendezvous.address).rendezvous is not None:
         raise ConfigurationError(
-            f"the address file {str(path)!r} names another file, {rendezvous.address!r}; expected host:port"
+            f"the address file {str(path)!r} contains another file, {rendezvous.address!r}; expected host:port"
         )
     return rendezvous

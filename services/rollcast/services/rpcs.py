@@ -1,4 +1,4 @@
-"""The table of all RPCs that a server of rollcast has: who may make each, its deadline, and how it is admitted."""
+"""The table of all RPCs of rollcast's servers: the required role, the deadline, and the rules of admission."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,13 +12,15 @@ class Rpc:
     """An RPC.
 
     Attributes:
-        role: The role that a call needs; None: no token is needed. An operator may make every call, so OPERATOR stands
-            only where no other role may.
-        deadline_s: The deadline of rollcast's own clients, in seconds; None: none, keepalive finds a dead connection.
-        is_counted: False: calls are never refused, however often they come.
-        is_probe: True: it is answered at once from memory, so it needs no place among the calls that take long.
-        has_large_request: True: its request has tensors or spaces, which take long on a slow network.
-        is_unhurried: True: readers of its answers may pause, because they prefetch. Each costs one batch, for any time.
+        role: The required role; None: no token required. OPERATOR excludes all other roles, because an operator may
+            make every call.
+        deadline_s: The deadline of rollcast's own clients, in seconds; None: no deadline, because keepalive detects a
+            dead connection.
+        is_counted: Whether calls count towards rate limits.
+        is_probe: True: the server answers at once from memory, so the call does not count towards `max_calls`.
+        has_large_request: True: the request has tensors or spaces, which take a long time on a slow network.
+        is_unhurried: True: readers prefetch, so they may pause between answers for any time. A reader occupies the
+            memory of one batch.
     """
 
     role: Role | None
@@ -29,10 +31,11 @@ class Rpc:
     is_unhurried: bool = False
 
     def deadline_of(self, timeout_s: float) -> float | None:
-        """Returns the deadline in seconds of a client that has another one for ordinary calls; None: there is none.
+        """Returns the deadline of this call for a client, in seconds; None: no deadline.
 
         Args:
-            timeout_s: The client's deadline of ordinary calls, in seconds. It shortens no longer deadline.
+            timeout_s: The client's deadline of ordinary calls, in seconds. It does not shorten the deadline of a longer
+                call.
         """
         if self.deadline_s is None:
             return None
@@ -62,12 +65,12 @@ RPCS: Final[dict[str, Rpc]] = {
     "/rollcast.v1.ReplayService/Reset": Rpc(role=Role.OPERATOR),
     "/rollcast.v1.EnvironmentService/Play": Rpc(role=Role.ACTOR, deadline_s=None),
     "/rollcast.v1.InferenceService/Infer": Rpc(role=Role.ACTOR, deadline_s=None),
-    # Anyone who reaches the port may ask whether it serves: load balancers and kubelets have no secrets.
+    # Every client may make health checks, because load balancers and kubelets have no tokens.
     "/grpc.health.v1.Health/Check": Rpc(role=None, is_counted=False, is_probe=True),
-    # It stays open for as long as the client likes.
+    # The stream stays open until the client ends it.
     "/grpc.health.v1.Health/Watch": Rpc(role=Role.VIEWER, deadline_s=None),
     "/grpc.health.v1.Health/List": Rpc(role=Role.VIEWER, is_counted=False, is_probe=True),
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Rpc(role=Role.VIEWER, deadline_s=None),
 }
-# KEDA's service, and whatever another server adds.
+# The rule for KEDA's service, and for services of other servers.
 OTHER_RPC: Final = Rpc(role=Role.OPERATOR)

@@ -1,4 +1,4 @@
-"""Finds the version of rollcast that is running."""
+"""Finds the running version of rollcast."""
 
 import functools
 
@@ -6,7 +6,7 @@ import functools
 @functools.cache
 def software_version() -> str:
     """Returns the installed version, or "source" if rollcast runs from a source tree without being installed."""
-    # Imported here: it takes as long as everything else that `rollcast --help` needs.
+    # Imported here, because it takes as long as all other imports of `rollcast --help`.
     from importlib import metadata
 
     try:

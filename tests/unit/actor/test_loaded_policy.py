@@ -152,11 +152,11 @@ def test_each_substep_acts_on_its_own_nested_observation(tmp_path: Path):
 @pytest.mark.parametrize(
     ("observation", "message"),
     [
-        ({"arm": np.zeros(3)}, r"cannot be taken apart: KeyError: 'item'; expected one of Dict"),
-        (np.zeros(4), "a ndarray that cannot be taken apart: IndexError"),
+        ({"arm": np.zeros(3)}, r"cannot be flattened: KeyError: 'item'; expected a value of Dict"),
+        (np.zeros(4), "a ndarray that cannot be flattened: IndexError"),
         ({"arm": np.zeros(4), "item": 1}, r"at 'arm' has shape \[4\]; expected \[3\], or a batch"),
         ({"arm": np.zeros((0, 3)), "item": np.zeros(0, int)}, r"at 'arm' has shape \[0, 3\]; .*at least one"),
-        ({"arm": np.zeros((2, 3)), "item": 1}, r"at 'item' has shape \[\], and a leaf before it \[2\] rows"),
+        ({"arm": np.zeros((2, 3)), "item": 1}, r"at 'item' has shape \[\], and an earlier leaf has \[2\] rows"),
         ({"arm": np.zeros(3), "item": 1.5}, "at 'item' is float64; expected int64"),
         ({"arm": np.zeros(3), "item": 5}, r"at 'item' holds 5 .*expected 0 to 4"),
         ({"arm": np.array([0, np.nan, 0]), "item": 1}, "at 'arm' holds nan .*expected finite numbers"),
@@ -177,7 +177,7 @@ def test_rejects_path_without_a_policy(tmp_path: Path):
 
 def test_file_without_spaces_asks_for_them(tmp_path: Path):
     path = save(tmp_path / "p.safetensors", CARTPOLE, with_spaces=False)
-    with pytest.raises(ConfigurationError, match=r"does not say in which spaces it acts.*spaces=probe_spaces\("):
+    with pytest.raises(ConfigurationError, match=r"has no spaces: it is older.*spaces=probe_spaces\("):
         load_policy(path)
     assert load_policy(path, spaces=CARTPOLE).act(np.zeros(4), deterministic=True) in (0, 1)
 

@@ -32,7 +32,7 @@ def test_a_full_disk_is_told_with_what_is_free(tmp_path):
     message = explain_disk_error(error)
     assert message is not None
     assert message.startswith(f"{tmp_path}/gone/a cannot be written: No space left on device, ")
-    assert "bytes are free; expected room for it; free some space" in message
+    assert "bytes are free; expected room for the file; free some space" in message
 
 
 def test_a_disk_that_fails_is_told_and_other_errors_are_not():

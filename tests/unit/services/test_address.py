@@ -18,7 +18,7 @@ def test_parses_unix_address(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "localhost", ":1", "a:65536", "a:b", "a b:1", "unix:", "unix:" + "x" * 108, "a:1\n"]
+    "text", ["", "localhost", ":1", "a:65536", "a:b", "a b:1", "unix:", "unix:" + "x" * 108, "unix:/\udcff", "a:1\n"]
 )
 def test_rejects_malformed_address(text):
     with pytest.raises(ConfigurationError, match="the address"):
@@ -73,5 +73,5 @@ def test_servers_of_a_machine_exclude_one_another_at_one_port(one: str, other: s
 
 
 def test_a_port_that_there_is_not_is_refused():
-    with pytest.raises(ConfigurationError, match="rank 2, whose port would be 65537; expected a port that all"):
+    with pytest.raises(ConfigurationError, match="rank 2, whose port would be 65537; expected a port that leaves"):
         following_address("localhost:65535", 2, "rank 2")

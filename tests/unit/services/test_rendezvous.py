@@ -44,11 +44,14 @@ def test_a_server_removes_its_own_file_only(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "has no address; expected what a learner with --address-file writes"),
+        ("", "has no address; expected a file from a learner with --address-file"),
         ('{"address": "node', "has no address"),
         ("[]", "has no address"),
+        ("[" * 100_000, "has no address"),
+        ('{"address": "unix:/tmp/\\ud800"}', "has no address"),
+        ('{"address": "node7:1", "server_name": "\\ud800"}', "has no address"),
         ('{"address": "nonsense"}', "the address 'nonsense' cannot be used"),
-        ('{"address": "file:/other"}', "names another file, 'file:/other'; expected host:port"),
+        ('{"address": "file:/other"}', "contains another file, 'file:/other'; expected host:port"),
     ],
 )
 def test_what_is_no_address_is_refused(content: str, message: str, tmp_path: Path):
@@ -59,7 +62,7 @@ def test_what_is_no_address_is_refused(content: str, message: str, tmp_path: Pat
 
 
 def test_a_file_that_is_not_there_is_a_learner_that_is_not_there(tmp_path: Path):
-    with pytest.raises(LearnerUnreachableError, match="has not started or has ended"):
+    with pytest.raises(LearnerUnreachableError, match="has not started, or has ended"):
         make_channel(f"file:{tmp_path}/learner.address")
 
 
@@ -94,7 +97,7 @@ def test_a_file_is_an_address_of_clients(text: str):
     address = parse_address(text)
     assert address.rendezvous == Path("/shared/learner.address")
     assert not address.is_local
-    with pytest.raises(ConfigurationError, match="is a file; expected host:port or unix:/path to listen at"):
+    with pytest.raises(ConfigurationError, match="is a file; expected host:port or unix:/path for listening"):
         parse_listening_address(text)
 
 
@@ -136,7 +139,7 @@ def test_a_host_for_redirected_actors_needs_no_file():
     [
         ({"advertised_host": "node7"}, "--advertised-host: 'node7' is given without --address-file"),
         ({"tls_server_name": "learner"}, "--tls-server-name: 'learner' is given without --address-file"),
-        ({"address_file": Path("nowhere/at/all")}, "there is no folder 'nowhere/at'; expected one that exists"),
+        ({"address_file": Path("nowhere/at/all")}, "there is no folder 'nowhere/at'; expected an existing one"),
     ],
 )
 def test_what_no_client_would_find_is_refused(given: dict[str, object], message: str):

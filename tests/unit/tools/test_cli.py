@@ -1,4 +1,7 @@
+import errno
+import os
 import re
+import types
 
 import pytest
 
@@ -17,6 +20,31 @@ def test_help_lists_every_command(arguments: list[str], capsys: pytest.CaptureFi
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"rollcast {software_version()}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["train", "--help-all"], ["completion", "bash"], ["recipes", "dqn-cartpole"]],
+)
+def test_a_reader_that_has_read_enough_ends_a_command_without_a_traceback(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as output:
+        monkeypatch.setattr("sys.stdout", output)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+    assert (ended.value.code, capfd.readouterr().err) == (0, "")
+
+
+def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def full(_text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sys.stdout", types.SimpleNamespace(write=full))
+    assert cli.main(["--version"]) == 1
+    assert capsys.readouterr().err.startswith("rollcast: a file cannot be written: No space left on device")
 
 
 def test_rejects_unknown_command_and_suggests_one(capsys: pytest.CaptureFixture[str]):

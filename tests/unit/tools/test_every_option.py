@@ -6,6 +6,7 @@ Options are found in the classes of settings, and values in their types: an opti
 import functools
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ UNWALKED = {"resume"}
 UNITS = (
     "seconds|days|bytes|steps|rollouts|episodes|updates|actors|evaluators|environments|entries|samples|versions|passes|"
     "connections|calls|threads|cores|checkpoints|evaluations|critics|frames|epsilons|deviations|nats?|times|units?|returns|"
-    "observations"
+    "observations|restarts"
 )
 # Numbers without a dimension that are no share of one, by the ends of their names.
 DIMENSIONLESS = {
@@ -338,21 +339,24 @@ def wrong(each: Walked, source: Source) -> list[Any]:
     kind, in_file = each.kind, source == "file"
     # a variable that is empty is none
     empty = [] if source == "variables" or (kind is str and each.option.default == "") else [""]
+    not_utf8 = [] if in_file else [os.fsdecode(b"a/\xff")]
     if kind is bool:
         return {"command line": [], "variables": ["maybe", "2"], "file": ["maybe", 2, [1], ""]}[source]
     if get_origin(kind) is Literal:
         return ["no such choice", *empty, *([3, [1], {"a": 1}] if in_file else [])]
     if get_origin(kind) is dict:
         return ["x", "[]", "3", "null", "a=3", "{", *empty, *([3, [1]] if in_file else ["[" * 100_000])]
-    if kind in (Path, SecretStr):
-        return [*([""] if in_file and kind is Path else []), *([3, [1], {"a": 1}, True, "a\0b"] if in_file else empty)]
+    if kind is SecretStr:
+        return [3, [1], {"a": 1}, True, "a\0b"] if in_file else empty
+    if kind is Path:
+        return ["", 3, [1], {"a": 1}, True, "a\0b"] if in_file else [*empty, *not_utf8]
     if each.number is not None:
         beyond = list(map(str, _beyond(each)))
         return [*beyond, *(beyond if in_file else []), *_no_numbers(each, empty, in_file=in_file)]
     if get_origin(kind) in (tuple, list):
-        return [{"a": 1}, [3]] if in_file else []
+        return [{"a": 1}, [3]] if in_file else not_utf8
     refused = [text for text in ("no such thing", "a:b:c", "-%", "'", "\n") if not each.takes(text)]
-    return [*refused[:2], *empty, *([3, {"a": 1}, True, "a\0b"] if in_file else [])]
+    return [*refused[:2], *empty, *not_utf8, *([3, {"a": 1}, True, "a\0b"] if in_file else [])]
 
 
 def _no_numbers(each: Walked, empty: list[str], *, in_file: bool) -> list[Any]:

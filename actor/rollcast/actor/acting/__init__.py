@@ -1,1 +1,1 @@
-"""The actor process: its loop, what watches it, and the same loop as a child process of the learner."""
+"""The actor process: its loop, its watchdogs, and the same loop as a child process of the learner."""

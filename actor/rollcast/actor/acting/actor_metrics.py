@@ -20,7 +20,7 @@ _LABELS: Final = {state: state.name.lower() for state in ActingState}
 
 
 class ActorMetrics:
-    """The counts of an actor, and its state now. Its main thread writes; any thread may collect.
+    """Counts an actor's work, and reports its current state. The main thread writes; any thread may collect.
 
     Attributes:
         clock: Adds up the time by state.
@@ -33,7 +33,7 @@ class ActorMetrics:
         self._episodes = 0
         self._dropped_episodes = 0
         self._policy_version = 0
-        # one tuple, so that a reader never sees one version with the time of another
+        # one tuple, so that a reader never combines the version and the time of different states
         self._applied = (0, time.monotonic())
         self._n_envs = 0
         self._name = ""
@@ -41,23 +41,23 @@ class ActorMetrics:
         self._central: CentralInference | None = None
 
     def serves(self, environments: "DialledSupply", engine: "InferenceEngine") -> None:
-        """Notes that environments dial in, and that other actors ask, for their numbers."""
+        """Adds the metrics of environments that dial in, and of inference for other actors."""
         self._served = environments, engine
 
     def asks(self, central: "CentralInference") -> None:
-        """Notes that central inference computes the policy, for its numbers."""
+        """Adds the metrics of central inference, which computes the policy."""
         self._central = central
 
     def joined(self, actor_id: str, n_envs: int) -> None:
-        """Notes the agreement with the learner."""
+        """Records the agreed name and number of environments."""
         self._name, self._n_envs = actor_id, n_envs
 
     def loaded(self, version: int) -> None:
-        """Notes that the actor acts with a policy from now on."""
+        """Records that the actor now acts with this policy version."""
         self._applied = version, time.monotonic()
 
     def activity(self) -> ActorActivity:
-        """Returns how the actor has spent its time so far, and with which policy it acts."""
+        """Returns the time that the actor has spent in each state, and its current policy version."""
         version, since = self._applied
         usage = usage_with_children()
         answers: tuple[float, ...] = (0.0, 0.0)
@@ -78,7 +78,7 @@ class ActorMetrics:
         )
 
     def sent(self, rollout: Rollout, *, dropped_episodes: int = 0) -> None:
-        """Counts a rollout that is passed to the connection, and sets the number of dropped episodes."""
+        """Counts a rollout before the actor sends it, and sets the number of dropped episodes."""
         self._dropped_episodes = dropped_episodes
         self._env_steps += rollout.n_env_steps
         self._rollouts += 1
@@ -86,35 +86,35 @@ class ActorMetrics:
         self._policy_version = rollout.policy_version
 
     def collect(self) -> Families:
-        """Returns the metrics of this moment."""
+        """Returns the current metrics."""
         families = Families()
         about = {"version": software_version(), "actor": self._name}
-        families.gauge("actor_info", "1; its labels say what runs", 1, about)
-        families.gauge("actor_environments", "environments that it steps at once", self._n_envs)
-        families.counter("actor_env_steps", "environment steps in the rollouts that it has made", self._env_steps)
-        families.counter("actor_rollouts", "rollouts that it has made", self._rollouts)
-        families.counter("actor_episodes", "episodes that have ended in them", self._episodes)
+        families.gauge("actor_info", "always 1; labelled with version and name", 1, about)
+        families.gauge("actor_environments", "environments that the actor steps together", self._n_envs)
+        families.counter("actor_env_steps", "environment steps in the actor's rollouts", self._env_steps)
+        families.counter("actor_rollouts", "rollouts that the actor has made", self._rollouts)
+        families.counter("actor_episodes", "episodes that have ended in the actor's rollouts", self._episodes)
         families.counter(
             "actor_dropped_episodes", "episodes dropped because the environment raised, or left", self._dropped_episodes
         )
-        families.gauge("actor_policy_version", "policy version with which it acted last", self._policy_version)
+        families.gauge("actor_policy_version", "policy version of the actor's last rollout", self._policy_version)
         for state, seconds in self.clock.seconds().items():
             labels = {"state": _LABELS[state]}
-            families.counter("actor_state_seconds", "time by what its main thread does", seconds, labels)
+            families.counter("actor_state_seconds", "time of the main thread by state", seconds, labels)
         if self._served is not None:
             dialled, engine = self._served
             environments = dialled.environments
             families.gauge("actor_clients", "clients whose environments have dialled in", environments.n_clients)
             families.gauge("actor_live_environments", "environments that have dialled in", environments.n_live)
             _collect_answers(families, "actor", "requests for actions", dialled.latencies)
-            families.counter("actor_batches", "batches in which they were answered", environments.n_batches)
+            families.counter("actor_batches", "batches of answered requests for actions", environments.n_batches)
             _collect_answers(
                 families, "actor_served_inference", "questions of other actors", dialled.inference_latencies
             )
-            families.counter("actor_served_inference_batches", "forward passes that answered them", engine.n_batches)
+            families.counter("actor_served_inference_batches", "forward passes for other actors", engine.n_batches)
         if self._central is not None:
             _collect_answers(families, "actor_inference", "questions to central inference", self._central.latencies)
-            families.counter("actor_inference_alone", "forward passes without its answer", self._central.n_alone)
+            families.counter("actor_inference_alone", "forward passes without central inference", self._central.n_alone)
         return families
 
 

@@ -1,4 +1,4 @@
-"""Checks that an actor has the memory for the work it agreed to, before it allocates any."""
+"""Checks that the agreed work fits into an actor's memory limit, before the actor allocates memory."""
 
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import LimitExceededError
@@ -10,21 +10,21 @@ _FLOAT32_BYTES = 4
 
 
 def check_agreed_work(spaces: EnvironmentSpaces, agreement: JoinAgreement, *, max_rollout_bytes: int) -> None:
-    """Checks that the work takes no more memory than this actor allows.
+    """Checks that the agreed work needs no more memory than this actor allows.
 
     Args:
         spaces: The spaces of the actor's environments.
-        agreement: What the learner asks of the actor.
-        max_rollout_bytes: The limit for a rollout, and for a layer of a forward pass, in bytes.
+        agreement: The agreement with the learner.
+        max_rollout_bytes: The largest size of a rollout, and of a layer in a forward pass, in bytes.
 
     Raises:
-        LimitExceededError: If the work takes more.
+        LimitExceededError: The work needs more memory.
     """
     n_envs = agreement.n_envs
     check_rollout_size(
         RolloutShape.played_with(agreement.policy, spaces, agreement.n_rollout_steps, n_envs),
         max_rollout_bytes=max_rollout_bytes,
-        advice="that is what the learner asks of this actor: lower n_rollout_steps or envs_per_actor there, or raise "
+        advice="the learner demands this of the actor: lower n_rollout_steps or envs_per_actor there, or raise "
         "--max-rollout-bytes here",
     )
     n_agents = max(substep.n_agents for substep in spaces.values())
@@ -35,7 +35,7 @@ def check_agreed_work(spaces: EnvironmentSpaces, agreement: JoinAgreement, *, ma
     if n_bytes > max_rollout_bytes:
         raise LimitExceededError(
             f"a hidden layer of {widest} for {n_envs} environments takes {n_bytes} bytes in a step; expected at most "
-            f"{max_rollout_bytes}; that is what the learner asks of this actor: lower hidden_sizes, recurrent_size or "
+            f"{max_rollout_bytes}; the learner demands this of the actor: lower hidden_sizes, recurrent_size or "
             "envs_per_actor there, or raise --max-rollout-bytes here",
             limit="max_rollout_bytes",
         )

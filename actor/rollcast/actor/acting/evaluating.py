@@ -1,4 +1,4 @@
-"""Runs an evaluator's loop: wait for a policy that is due, play whole episodes with it, report."""
+"""Runs an evaluator's loop: wait for a policy, play whole episodes, report the returns."""
 
 import logging
 import threading
@@ -30,7 +30,7 @@ _WAIT_S = 1.0
 
 
 class _StoppedError(Exception):
-    """Ends the episodes that are played: the evaluator is to stop, or they have no use any more."""
+    """Ends the running episodes: the evaluator has to stop, or the report is no longer needed."""
 
 
 def evaluate_until_stopped(
@@ -45,22 +45,22 @@ def evaluate_until_stopped(
     heartbeat: Heartbeat | None = None,
     metrics: ActorMetrics | None = None,
 ) -> None:
-    """Evaluates policies until `stop` is set or the learner says that training has ended.
+    """Evaluates policies until `stop` is set or training has ended.
 
     Args:
         env_factory: Makes the environment, one for each policy.
-        spaces: Its spaces.
-        connection: The connection to the learner, not joined yet; the caller closes it.
-        network: The policy network this process was started with; no other is imported.
+        spaces: The environment's spaces.
+        connection: The connection to the learner, before `join`. The caller closes it.
+        network: The policy network with which this process was started. It imports no other network.
         stop: Ends the loop after the running step.
-        on_hang: As for `act_until_stopped`.
-        step_timeout_s: How long a step, or a reset, may take, in seconds.
-        heartbeat: Gets a beat in every turn of the loop and every step; None: none.
+        on_hang: See `act_until_stopped`.
+        step_timeout_s: The longest duration of a step or a reset, in seconds.
+        heartbeat: Receives a beat in every iteration of the loop and every step; None: no heartbeat.
         metrics: Counts the work for Prometheus; None: no metrics.
 
     Raises:
-        RollcastError: If the learner refused, or was lost for good.
-        Exception: The exception of the environment or the policy, after the learner has been told.
+        RollcastError: The learner refused the evaluator, or cannot be reached again.
+        Exception: The exception of the environment or the policy, after a report to the learner.
     """
     heartbeat = heartbeat or Heartbeat(None, patience_s=step_timeout_s)
     metrics = metrics or ActorMetrics()
@@ -152,4 +152,4 @@ def _evaluate(
         actions=plan.actions,
     )
     if not connection.report(given, played):
-        logger.info("the learner of version %d is gone: its evaluation is dropped", given.version)
+        logger.info("dropped the evaluation of version %d: the learner of this version has ended", given.version)

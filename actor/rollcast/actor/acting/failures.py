@@ -12,7 +12,7 @@ def describe_failure(error: BaseException, env_seed: int) -> ActorFailure:
 
     Args:
         error: The exception.
-        env_seed: The seed of the environments, for errors that do not name the seed of one.
+        env_seed: The seed of the environments, for errors without the seed of a single environment.
     """
     if isinstance(error, EnvironmentFailedError):
         return ActorFailure(
@@ -33,15 +33,15 @@ def step_timeout(seconds: float, step_timeout_s: float, stack: str, env_seed: in
     """Describes a step that takes too long.
 
     Args:
-        seconds: How long it has taken.
-        step_timeout_s: How long it may take, in seconds.
+        seconds: The seconds since the step began.
+        step_timeout_s: The longest duration of a step, in seconds.
         stack: The stack of the thread that steps.
         env_seed: The seed of the environments.
     """
     return ActorFailure(
         exception_type="StepTimeout",
         message=f"a step of the environments has taken {seconds:.0f} s; expected at most {step_timeout_s:g}; "
-        "mend the environment, the traceback shows where it hangs, or raise --step-timeout-s",
+        "correct the environment (the traceback shows where it hangs), or raise --step-timeout-s",
         traceback=stack,
         env_seed=env_seed,
     )

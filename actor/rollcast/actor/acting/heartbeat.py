@@ -15,17 +15,18 @@ _EVERY_S = 1.0
 
 
 class Heartbeat:
-    """Touches a file every second, from its own thread, while the actor lives.
+    """Touches a file every second, from a separate thread, while the actor works.
 
         with Heartbeat(path, patience_s=340.0) as heartbeat:
             heartbeat.beat()   # each time the acting thread tries to join, waits, or begins a step
 
-    The file is touched while the interpreter runs threads and the acting thread has beaten within `patience_s`: also
-    while the actor waits for a learner, and during a long step. If the actor hangs, the file grows old.
+    The thread touches the file while the interpreter runs threads and the acting thread has called `beat` within
+    `patience_s`. It also touches the file while the actor waits for a learner, and during a long step. If the actor
+    hangs, the file becomes old.
 
     Args:
         path: The file; None: no file is touched.
-        patience_s: Longest time between two beats, in seconds; longer than a step may take.
+        patience_s: The longest time between two beats, in seconds. It must exceed the longest allowed step.
     """
 
     def __init__(self, path: Path | None, *, patience_s: float) -> None:
@@ -39,7 +40,7 @@ class Heartbeat:
         """Touches the file for the first time, and starts the thread.
 
         Raises:
-            ConfigurationError: If the file cannot be touched.
+            ConfigurationError: The file cannot be touched.
         """
         if self._path is None:
             return self
@@ -58,11 +59,11 @@ class Heartbeat:
         self.touch_if_aliveer.close()
 
     def beat(self) -> None:
-        """Notes that the acting thread works. Called from that thread."""
+        """Notes that the acting thread is alive. Call this method from the acting thread."""
         self._last = time.monotonic()
 
     def touch_if_alive(self) -> None:
-        """Touches the file unless the acting thread has been quiet for too long."""
+        """Touches the file unless the last beat is older than `patience_s`."""
         if self._path is None or time.monotonic() - self._last > self._patience_s:
             return
         try:

@@ -1,13 +1,14 @@
-"""Runs an actor as a child process of the learner, over a unix socket; it ends when the learner ends.
+"""Runs an actor as a child process of the learner, over a unix socket. The actor ends with the learner.
 
-`SubprocDistributedActors` runs this in its children. The environment factory comes in through the process launcher;
-all else crosses the socket, as it would from another machine.
+`SubprocDistributedActors` runs this module in its child processes. The process launcher passes the environment factory.
+All other data travels over the socket, as between machines.
 """
 
 import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import math
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from rollcast.actor.acting.evaluating import evaluate_until_stopped
 from rollcast.actor.acting.loop import act_until_stopped, make_offer
+from rollcast.actor.connection.base import ConnectionOptions
 from rollcast.actor.connection.evaluator import EvaluatorConnection
 from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.actor.environments.failures import EnvironmentFailedError
@@ -41,9 +43,13 @@ from rollcast.services.wire.allocator import reuse_large_buffers
 if TYPE_CHECKING:
     from rollcast.actor.dialling.supply import DialIn, DialledSupply
 
+logger = logging.getLogger(__name__)
+
+# Seconds between two checks that the learner serves.
+_LOOK_S = 0.05
 # Time for a child to end after its learner has died, in seconds; then the process is ended.
 _ORPHAN_GRACE_S = 2.0
-# Training goes first where it and a local evaluator want the same core: the share of this niceness is a tenth.
+# Training has priority over a local evaluator on the same core: this niceness gives the evaluator a tenth.
 _EVALUATOR_NICE = 10
 
 
@@ -52,18 +58,18 @@ class LocalActorPlan:
     """The arguments of a local actor.
 
     Attributes:
-        address: The learner's socket, `unix:/path`, alone in a folder of its own.
+        address: The learner's socket, `unix:/path`, the only file in its folder.
         actor_id: The actor's name.
         env_factory: Makes one environment.
-        n_envs: Environments to step at once.
-        network: The policy network it may build.
-        n_threads: Threads of its arithmetic.
-        log_level: The lowest level that it logs to stderr.
-        step_timeout_s: How long a step may take, in seconds.
-        max_rollout_bytes: The learner's limit for a rollout, in bytes.
-        role: The part that it plays.
-        dial_in: The way in which its environments dial in, in place of `env_factory`.
-        told: The write end of a pipe that gets, as text, where they may dial in.
+        n_envs: The number of environments to step at once.
+        network: The only policy network that the actor may build.
+        n_threads: The number of threads for the policy's arithmetic.
+        log_level: The lowest level that the actor logs to stderr.
+        step_timeout_s: The longest duration of a step, in seconds.
+        max_rollout_bytes: The learner's limit on the size of a rollout, in bytes.
+        role: The actor's role.
+        dial_in: The addresses and limits for environments that dial in, in place of `env_factory`.
+        told: The write end of a pipe for the addresses at which these environments dial in, as text.
     """
 
     address: str
@@ -81,12 +87,12 @@ class LocalActorPlan:
 
 
 def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
-    """Runs an actor in the child process; exits with 0, or with 1 after it has sent the reason through `failures`.
+    """Runs an actor in the child process. Exits with 0, or sends the failure through `failures` and exits with 1.
 
     Args:
         plan: The arguments.
-        failures: Write end of a pipe to the parent; gets one JSON object `{exception_type, message, traceback,
-            is_permanent}` if the actor fails.
+        failures: The write end of a pipe to the parent. If the actor fails, it writes one JSON object `{exception_type,
+            message, traceback, is_permanent}`.
     """
     stop = threading.Event()
     # Environments may start processes, which Python forbids in daemonic ones.
@@ -95,9 +101,8 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
     ignore_terminal()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     log_to_stderr(plan.log_level, name=plan.actor_id)
-    socket_dir = Path(plan.address.removeprefix("unix:")).parent
     threading.Thread(
-        target=_end_with_parent, args=(stop, socket_dir), name="rollcast-orphan-watch", daemon=True
+        target=_end_with_parent, args=(stop, _socket_of(plan).parent), name="rollcast-orphan-watch", daemon=True
     ).start()
     limit_threads(plan.n_threads)
     reuse_large_buffers()
@@ -127,19 +132,17 @@ def _report(failures: Connection, failure: ActorFailure, *, permanent: bool = Fa
 
 
 def _traceback_for_people(error: BaseException) -> str:
-    """Returns the traceback of an environment or of an unforeseen error; rollcast's own errors need none."""
+    """Returns the traceback of an environment's or unforeseen error; empty for rollcast's own errors."""
     if isinstance(error, EnvironmentFailedError):
         return error.exception_traceback
     return "" if isinstance(error, RollcastError) else "".join(traceback.format_exception(error))
 
 
 def _evaluate(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> None:
-    assert plan.env_factory is not None  # nobody evaluates environments that dial in
+    assert plan.env_factory is not None  # an evaluator never serves environments that dial in
     spaces = probe_spaces(plan.env_factory)
     offer = make_offer(spaces, 1, actor_id=plan.actor_id, network=plan.network, role=ActorRole.EVALUATE)
-    with EvaluatorConnection(
-        plan.address, offer, connect_timeout_s=30.0, reconnect_timeout_s=30.0, stop=stop
-    ) as connection:
+    with EvaluatorConnection(plan.address, offer, **_connection_options(plan, stop)) as connection:
         try:
             evaluate_until_stopped(
                 plan.env_factory,
@@ -156,7 +159,7 @@ def _evaluate(plan: LocalActorPlan, stop: threading.Event, failures: Connection)
 
 
 def _end_process(failures: Connection, failure: ActorFailure) -> None:
-    """Tells the parent of a step that hangs, and ends this process."""
+    """Reports a hanging step to the parent, and ends this process."""
     _report(failures, failure)
     _end_now()
 
@@ -184,12 +187,7 @@ def _act_with(
 ) -> bool:
     """Joins and acts; returns whether training has ended."""
     offer = make_offer(environments.spaces, environments.n_envs, actor_id=plan.actor_id, network=plan.network)
-    # A learner on this machine that does not answer for 30 s has died or hangs; its supervisor starts us again.
-    # Only that of environments that dial in is made after their actor.
-    connect_timeout_s = 30.0 if plan.dial_in is None else math.inf
-    with LearnerConnection(
-        plan.address, offer, connect_timeout_s=connect_timeout_s, reconnect_timeout_s=30.0, stop=stop
-    ) as connection:
+    with LearnerConnection(plan.address, offer, **_connection_options(plan, stop)) as connection:
         try:
             act_until_stopped(
                 environments,
@@ -204,6 +202,34 @@ def _act_with(
             if not stop.is_set():
                 raise
         return connection.ended
+
+
+def _connection_options(plan: LocalActorPlan, stop: threading.Event) -> ConnectionOptions:
+    """Returns the options of the connection to the parent, which may need minutes before it serves.
+
+    Until then the actor makes no attempt: the errors of an attempt would advise starting a learner. The actor waits
+    without a limit, because it ends with its parent. If the actor cannot reconnect for 30 s, it ends, and its parent
+    restarts it.
+    """
+    return {
+        "connect_timeout_s": math.inf,
+        "reconnect_timeout_s": 30.0,
+        "stop": stop,
+        "is_child": True,
+        "on_attempt": functools.partial(_await_server, _socket_of(plan), stop),
+    }
+
+
+def _socket_of(plan: LocalActorPlan) -> Path:
+    return Path(plan.address.removeprefix("unix:"))
+
+
+def _await_server(socket: Path, stop: threading.Event) -> None:
+    """Waits until the learner serves, or this process must end."""
+    if not socket.exists():
+        logger.info("the learner that started this actor does not serve yet")
+        while not socket.exists() and not stop.wait(_LOOK_S):
+            pass
 
 
 def _end_with_parent(stop: threading.Event, socket_dir: Path) -> None:

@@ -55,25 +55,25 @@ def act_until_stopped(
     device: str | None = None,
     central: "CentralInference | None" = None,
 ) -> None:
-    """Acts until `stop` is set, the learner says that training has ended, or no client has dialled in for a while.
+    """Acts until `stop` is set, training has ended, or no client with environments has been connected for a while.
 
     Args:
         environments: The environments; the caller closes them.
-        connection: The connection to the learner, not joined yet; the caller closes it.
-        network: The policy network this process was started with; no other is imported.
+        connection: The connection to the learner, before `join`. The caller closes it.
+        network: The policy network with which this process was started. It imports no other network.
         stop: Ends the loop after the running step.
-        on_hang: Called from another thread when a step takes too long, after the learner has been told. It must end
-            the process, because the acting thread cannot be ended.
-        step_timeout_s: How long a step, or a reset, may take, in seconds.
-        max_rollout_bytes: The largest rollout to make, in bytes; work with larger ones is refused.
-        heartbeat: Gets a beat in every turn of the loop and every step; None: none.
+        on_hang: Ends the process after a step that takes too long, because Python cannot end the acting thread. Another
+            thread calls it, after a report to the learner.
+        step_timeout_s: The longest duration of a step or a reset, in seconds.
+        max_rollout_bytes: The largest size of a rollout, in bytes. The actor refuses work with larger rollouts.
+        heartbeat: Receives a beat in every iteration of the loop and every step; None: no heartbeat.
         metrics: Counts the work for Prometheus; None: no metrics.
-        device: The device that torch computes the policy on; None: that of the environments, or the CPU.
+        device: The device on which torch computes the policy; None: the environments' device, or the CPU.
         central: Central inference, if it is in use; None: this actor computes its policy itself.
 
     Raises:
-        RollcastError: If the learner refused, or was lost for good.
-        Exception: The exception of the environment or the policy, after the learner has been told.
+        RollcastError: The learner refused the actor, or cannot be reached again.
+        Exception: The exception of the environment or the policy, after a report to the learner.
     """
     heartbeat = heartbeat or Heartbeat(None, patience_s=step_timeout_s)
     metrics = metrics or ActorMetrics()
@@ -188,7 +188,7 @@ def _collect_and_send(
         if rollout is None:
             break
         metrics.clock.enter(ActingState.SENDING)
-        # First: the learner may count it before `send` returns.
+        # Counted before `send`, because the learner may count the rollout before `send` returns.
         metrics.sent(rollout, dropped_episodes=worker.dropped_episodes)
         connection.send(rollout)
         sequence += 1
@@ -197,7 +197,7 @@ def _collect_and_send(
 
 
 def _waiting(connection: LearnerConnection, sequence: int) -> ActingState:
-    """Returns which wait keeps the actor from its next rollout, if one does."""
+    """Returns the state that describes why the next rollout must wait."""
     if not connection.is_open:
         return ActingState.CONNECTING
     return ActingState.WAITING_FOR_POLICY if connection.has_credit(sequence) else ActingState.WAITING_FOR_CREDIT
@@ -212,15 +212,15 @@ def make_offer(
     role: ActorRole = ActorRole.ACT,
     plays_by_clock: bool = False,
 ) -> JoinOffer:
-    """Makes the offer with which an actor joins, with a nonce of its own.
+    """Makes the offer with which an actor joins, with a new nonce.
 
     Args:
-        spaces: The spaces of its environments.
-        n_envs: The number of environments that it steps; None: the learner decides.
-        actor_id: Its name; empty: the learner chooses one.
-        network: The policy network with which it was started.
-        role: The part that it plays.
-        plays_by_clock: Whether the clock decides what it plays.
+        spaces: The spaces of the actor's environments.
+        n_envs: The number of environments that the actor steps; None: the learner decides.
+        actor_id: The actor's name; empty: the learner chooses a name.
+        network: The policy network with which the actor was started.
+        role: The actor's role.
+        plays_by_clock: Whether the content of the actor's rollouts depends on time.
     """
     return JoinOffer(
         actor_id=actor_id,

@@ -1,6 +1,7 @@
-"""Imports the modules of a local actor, for the process that actors are forked from. None of it loads torch.
+"""Imports a local actor's modules into the process that forks the actors. No such module loads torch.
 
-The forked processes share its memory: no collection of theirs visits, and so copies, what is imported here.
+The forked processes share the memory of these modules, because their garbage collections do not visit, and so do not
+copy, the modules.
 """
 
 from rollcast.services.process.imports import keep_imports, uncollected_imports

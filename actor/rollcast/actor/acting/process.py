@@ -1,4 +1,4 @@
-"""Runs an actor as a process: reads its settings, handles signals, acts in one run after the other."""
+"""Runs an actor as a process: reads the settings, handles signals, and acts in one run after another."""
 
 import contextlib
 import functools
@@ -48,7 +48,7 @@ _NEXT_RUN_S = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs `python -m rollcast.actor`: an actor until training ends or a signal comes.
+    """Runs `python -m rollcast.actor`: acts until training ends or the process receives a signal.
 
     Returns:
         The exit code: 0 after the end of training or a signal, 1 after an error, 2 for wrong settings.
@@ -64,16 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def act(settings: ActorSettings, output: IO[str], *, program: str = "rollcast actor") -> int:
-    """Runs an actor until training ends or a signal comes.
+    """Runs an actor until training ends or the process receives a signal.
 
     Args:
         settings: The settings.
-        output: Not used: an actor logs.
+        output: Not used, because an actor writes to the log.
         program: The name of the command, for messages.
 
     Returns:
-        The exit code: 0 after the end of training or a signal, 1 after an error, which is printed to stderr. Its
-        traceback is not: the learner has it.
+        The exit code: 0 after the end of training or a signal, 1 after an error. The error is printed to stderr; only
+        the learner receives the traceback.
 
     Raises:
         ConfigurationError: See `run_actor`.
@@ -99,10 +99,10 @@ def act(settings: ActorSettings, output: IO[str], *, program: str = "rollcast ac
 
 
 def stop_on_signals(stop: threading.Event) -> list[threading.Thread]:
-    """Sets an event at SIGTERM, Ctrl-C or SIGHUP, and logs that.
+    """Sets an event on SIGTERM, Ctrl-C or SIGHUP, and logs the signal.
 
     Returns:
-        The threads that log, one for each signal that has come.
+        The logging threads, one for each received signal.
     """
     tellers: list[threading.Thread] = []
 
@@ -120,12 +120,11 @@ def stop_on_signals(stop: threading.Event) -> list[threading.Thread]:
 
 
 def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
-    """Acts until training has ended or `stop` is set; with `wait_for_next_run`, in run after run until `stop` is set.
+    """Acts until training ends or `stop` is set. With `wait_for_next_run`, also joins all later runs.
 
     Raises:
-        ConfigurationError: If the environment cannot be made from the settings, or a certificate or token cannot be
-            used.
-        RollcastError: If the learner refused, or was lost for good.
+        ConfigurationError: The environment cannot be made from the settings, or a certificate or token cannot be used.
+        RollcastError: The learner refused the actor, or cannot be reached again.
     """
     security = settings.client_security()
     dial_in = None if settings.serve_environments is None else settings.dial_in()
@@ -208,7 +207,7 @@ def _serve_in_one_run(
     device: str | None,
     connect_timeout_s: float,
 ) -> bool:
-    """Acts for clients while there are some; returns True if training has ended."""
+    """Acts while clients are connected; returns True if training has ended."""
 
     def is_active() -> bool:
         heartbeat.beat()
@@ -307,6 +306,6 @@ def _evaluate_in_one_run(
 
 
 def _end_process(failure: ActorFailure) -> None:
-    """Logs the failure and ends this process: the acting thread hangs and cannot be ended alone."""
+    """Logs the failure and ends this process: Python cannot end the hanging thread alone."""
     logger.error("%s: %s\n%s", failure.exception_type, failure.message, failure.traceback)
     os._exit(1)

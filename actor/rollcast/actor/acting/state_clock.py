@@ -11,18 +11,18 @@ State = TypeVar("State", bound=enum.Enum)
 class _Moment(NamedTuple, Generic[State]):
     state: State
     since: float
-    # of each state, in their order, before `since`
+    # the seconds in each state before `since`, in the order of the states
     seconds: tuple[float, ...]
 
 
 class StateClock(Generic[State]):
-    """The seconds that a thread has spent in each state. That thread enters states; any thread may read.
+    """The seconds that a thread has spent in each state. Only this thread enters states. Any thread may read.
 
-    Entering a state takes about a microsecond.
+    A change of state takes about a microsecond.
 
     Args:
-        states: The states; the first one is that of the begin.
-        clock: Returns seconds; replaced in tests.
+        states: The states. The clock starts in the first state.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, states: type[State], clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,22 +34,22 @@ class StateClock(Generic[State]):
 
     @property
     def state(self) -> State:
-        """The state now."""
+        """The current state."""
         return self._now.state
 
     def enter(self, state: State) -> None:
-        """Ends the current state and begins another; the same state continues."""
+        """Ends the current state and begins `state`. If `state` is the current state, it continues."""
         before = self._now
         if state is not before.state:
             now = self._clock()
             self._now = _Moment(state, now, self._until(before, now))
 
     def seconds(self) -> Mapping[State, float]:
-        """Returns the time in each state so far, with that of the state of now."""
+        """Returns the time in each state so far, including the current state."""
         return dict(zip(self._states, self.in_order(), strict=True))
 
     def in_order(self) -> tuple[float, ...]:
-        """Returns the same times in the order of the states."""
+        """Returns the same times as `seconds`, in the order of the states."""
         return self._until(self._now, self._clock())
 
     def _until(self, moment: "_Moment[State]", now: float) -> tuple[float, ...]:

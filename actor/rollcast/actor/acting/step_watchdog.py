@@ -1,4 +1,4 @@
-"""Notices an environment that hangs in a step, from its own thread."""
+"""Detects an environment that hangs in a step, from a separate thread."""
 
 import sys
 import threading
@@ -13,7 +13,7 @@ from rollcast.services.process.periodic import PeriodicThread
 # Time beyond a step's limit before the process is ended, in seconds: environments in processes report first.
 GRACE_S = 5.0
 
-# Seconds between two looks; for a short limit, it looks at least four times within it.
+# Seconds between two checks; a short limit has at least four checks.
 _LOOK_S = 1.0
 _LOOKS_A_LIMIT = 4
 
@@ -27,15 +27,15 @@ class StepWatchdog:
                 vector_env.step(...)
             watchdog.rest()           # no step is running
 
-    The acting thread makes it and reports its steps. If an environment hangs while it holds the interpreter's lock,
-    the watchdog cannot run either; then only the heartbeat file shows the hang.
+    The acting thread makes the watchdog and reports its steps. If an environment hangs while it holds the interpreter's
+    lock, the watchdog cannot run. Then only the heartbeat file shows the hang.
 
     Args:
-        timeout_s: How long a step, or a reset, may take, in seconds.
-        on_hang: Called from the watchdog's thread with the seconds that have passed and the stack of the acting thread.
+        timeout_s: The longest duration of a step or a reset, in seconds.
+        on_hang: Called from the watchdog's thread with the elapsed seconds and the stack of the acting thread.
 
     Raises:
-        ConfigurationError: If `timeout_s` is not positive.
+        ConfigurationError: `timeout_s` is not positive.
     """
 
     def __init__(self, timeout_s: float, on_hang: Callable[[float, str], None]) -> None:

@@ -1,1 +1,1 @@
-"""The connection of an actor to its learner: rollouts up, policies down, over every reconnect."""
+"""An actor's connection to its learner: sends rollouts and receives policies, across reconnects."""

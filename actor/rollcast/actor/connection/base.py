@@ -1,4 +1,4 @@
-"""The base of connections to a learner: joins it, joins it again after every loss, and passes on errors."""
+"""Defines the base class of connections to a learner: joining, rejoining after every loss, and errors."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class ConnectionOptions(TypedDict, total=False):
-    """The optional arguments of a connection, see `Connection`."""
+    """The optional arguments of a `Connection`."""
 
     security: ClientSecurity
     connect_timeout_s: float
@@ -29,22 +29,24 @@ class ConnectionOptions(TypedDict, total=False):
     stop: threading.Event | None
     on_attempt: Callable[[], None]
     encodings: Collection[PolicyEncoding]
+    is_child: bool
 
 
 class Connection(ABC):
-    """The connection of a process to one learner, over every reconnect.
+    """The connection of a process to one learner, across reconnects.
 
-    `join` starts the threads that a subclass names; they keep its streams.
+    `join` starts the threads of the subclass. These threads read the streams and reopen lost streams.
 
     Args:
-        address: The learner, `host:port`, `unix:/path` or `file:/path`; or several ways to it, see `Joining`.
+        address: The learner, `host:port`, `unix:/path` or `file:/path`; or several addresses, see `Joining`.
         offer: The name, environments and network to join with.
         security: Certificates and token; their files are read again at every reconnect.
-        connect_timeout_s: How long the first join may take, in seconds.
-        reconnect_timeout_s: How long to try to reach a lost learner again, in seconds.
+        connect_timeout_s: The longest duration of the first join, in seconds.
+        reconnect_timeout_s: The time for which to try to reach a lost learner again, in seconds.
         stop: Ends every wait for the learner.
-        on_attempt: Called by the thread that calls `join`, before each attempt.
-        encodings: The encodings of policies to ask for, besides whole files.
+        on_attempt: Called before each attempt of `join`, by the thread that calls `join`.
+        encodings: The encodings of policies that this process accepts, besides whole files.
+        is_child: True: the learner has started this process. Messages then omit options and signals.
     """
 
     def __init__(
@@ -58,11 +60,13 @@ class Connection(ABC):
         stop: threading.Event | None = None,
         on_attempt: Callable[[], None] = lambda: None,
         encodings: Collection[PolicyEncoding] = (),
+        is_child: bool = False,
     ) -> None:
         self._encodings = encodings
         self._address = address
         self._connect_timeout_s = connect_timeout_s
         self._reconnect_timeout_s = reconnect_timeout_s
+        self._reconnect_advice = "" if is_child else " (--reconnect-timeout-s); Ctrl-C or SIGTERM ends the actor"
         self._on_attempt = on_attempt
         self._ending = Ending(stop)
         self._joining = Joining(address, offer, security=security, ending=self._ending)
@@ -85,7 +89,7 @@ class Connection(ABC):
 
     @property
     def ended(self) -> bool:
-        """True once the learner has said that training has ended."""
+        """True if the learner has reported that training has ended."""
         with self._changed:
             return self._ended
 
@@ -98,9 +102,9 @@ class Connection(ABC):
         """Joins, opens the streams and returns the agreed work.
 
         Raises:
-            LearnerUnreachableError: If no learner answered within `connect_timeout_s`.
-            TrainingEndedError: If training has ended; `ended` is True from then on.
-            RollcastError: If the learner refused, and trying again will not help.
+            LearnerUnreachableError: No learner answered within `connect_timeout_s`.
+            TrainingEndedError: Training has ended. `ended` is now True.
+            RollcastError: The learner refused this process, and trying again will not help.
         """
         try:
             is_joined = self._join_learner(self._connect_timeout_s, self._on_attempt)
@@ -117,18 +121,18 @@ class Connection(ABC):
 
     @abstractmethod
     def _loops(self) -> Mapping[str, Callable[[], None]]:
-        """Returns what the threads run, by the threads' names."""
+        """Returns the loops of the threads, by thread name."""
 
     @abstractmethod
     def _follow(self, client: LearnerClient, agreement: JoinAgreement) -> None:
-        """Lets the streams go to the client that has joined. Called with the lock held."""
+        """Moves the streams to the client that has joined. Called with the lock held."""
 
     def _acknowledged(self) -> int:
         """Returns the last rollout that the learner has acknowledged. Called with the lock held."""
         return 0
 
     def _keep_stream(self, read: Callable[[Reconnects], None]) -> None:
-        """Runs a stream until it ends; joins the learner again after every loss.
+        """Runs a stream until it ends, and joins the learner again after every loss.
 
         Args:
             read: Opens the stream and reads it until training has ended, or the connection is closed.
@@ -143,10 +147,11 @@ class Connection(ABC):
                     return
                 delay_s = reconnects.delay_after(error, lasted_s=time.monotonic() - opened)
                 logger.warning(
-                    "lost the learner at %s: %s; reconnecting %s (--reconnect-timeout-s); Ctrl-C or SIGTERM ends it",
+                    "lost the learner at %s: %s; reconnecting %s%s",
                     self._joining.place,
                     error,
                     limit(self._reconnect_timeout_s),
+                    self._reconnect_advice,
                 )
             else:
                 return
@@ -157,10 +162,10 @@ class Connection(ABC):
             except TrainingEndedError:
                 self._end()
                 return
-            logger.info("back at the learner at %s", self._address)
+            logger.info("reconnected to the learner at %s", self._address)
 
     def _join_learner(self, timeout_s: float, on_attempt: Callable[[], None] = lambda: None) -> bool:
-        """Joins, and lets the streams go to the client that joined; returns False if the connection has ended."""
+        """Joins, and moves the streams to the new client; returns False if the connection has ended."""
         with self._changed:
             acknowledged = self._acknowledged()
         client = self._joining.join(acknowledged, timeout_s, on_attempt=on_attempt)
@@ -175,7 +180,7 @@ class Connection(ABC):
         return True
 
     def _guard(self, keep: Callable[[], None]) -> None:
-        """Runs a thread's loop; passes the error that ends it to the thread that called `join`."""
+        """Runs a thread's loop; passes an error that ends it to the thread that called `join`."""
         try:
             keep()
         except RollcastError as error:
@@ -186,7 +191,7 @@ class Connection(ABC):
             raise
 
     def _is_over(self) -> bool:
-        """Returns True if nothing more comes from the learner. Called with the lock held."""
+        """Returns True if the connection expects no more messages from the learner. Called with the lock held."""
         return self._ended or self._error is not None or self._ending.is_set()
 
     def _end(self) -> None:

@@ -1,17 +1,17 @@
-"""Tells the threads of a connection that it ends: it was closed, or its actor was stopped."""
+"""Signals the threads of a connection to end, when the connection is closed or its actor is stopped."""
 
 import threading
 import time
 
-# An event cannot be waited for together with another, so the second is looked at this often.
+# A thread cannot wait for two events at once, so it checks the second one at this interval.
 _LOOK_S = 0.2
 
 
 class Ending:
-    """Two events as one: the connection's own `closing`, and the actor's `stop`. Any thread may use it.
+    """The connection's `closing` event and the actor's `stop` event as one event. Safe from any thread.
 
     Args:
-        stop: Set when the actor is stopped; None: it never is.
+        stop: Set when the actor is stopped; None: no event stops the actor.
 
     Attributes:
         closing: Set when the connection is closed.
@@ -22,11 +22,11 @@ class Ending:
         self._stop = stop or threading.Event()
 
     def is_set(self) -> bool:
-        """Returns True once the connection is closed or the actor is stopped."""
+        """Returns whether the connection is closed or the actor is stopped."""
         return self.closing.is_set() or self._stop.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until either event is set, at most `timeout_s` seconds; returns `is_set`."""
+        """Waits until either event is set, at most `timeout_s` seconds. Returns `is_set`."""
         deadline = time.monotonic() + timeout_s
         while not self.is_set() and (left_s := deadline - time.monotonic()) > 0:
             self.closing.wait(min(left_s, _LOOK_S))

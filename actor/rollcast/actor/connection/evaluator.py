@@ -1,4 +1,4 @@
-"""Connects an evaluator to its learner: the policies to play with come down, reports go up, over every reconnect."""
+"""Connects an evaluator to its learner: receives policies and sends reports, across reconnects."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -19,17 +19,17 @@ from rollcast.services.policies.subscription import PolicySubscription
 
 logger = logging.getLogger(__name__)
 
-# Time for the thread that keeps the policies to end, in seconds.
+# Time for the thread that reads policies to end, in seconds.
 _CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class GivenPolicy(NamedTuple):
-    """A policy to play with.
+    """A policy to evaluate.
 
     Attributes:
-        learner_nonce: The number of the learner that gave it.
-        version: Its version there.
-        state: Its arrays.
+        learner_nonce: The nonce of the learner that sent the policy.
+        version: The policy's version at that learner.
+        state: The policy's arrays.
     """
 
     learner_nonce: int
@@ -38,30 +38,30 @@ class GivenPolicy(NamedTuple):
 
 
 class EvaluatorConnection(Connection):
-    """The connection of an evaluator to one learner, over every reconnect.
+    """The connection of an evaluator to one learner, across reconnects.
 
-    The playing thread calls `join`, then `wait_for_policy` and `report` in turn. A thread of the connection,
-    `rollcast-policies`, keeps the subscription, and joins again after every loss.
+    The playing thread calls `join`, then `wait_for_policy` and `report` in turn. Another thread, `rollcast-policies`,
+    reads the subscription, and joins again after every loss.
 
-    Invariant: a report is either acknowledged by the learner whose policy was played, or that learner is gone.
-    Its arguments are those of `Connection`.
+    Invariant: the learner that sent a policy acknowledges its report, unless that learner has ended. For the arguments,
+    see `Connection`.
     """
 
     def __init__(self, address: str, offer: JoinOffer, **options: Unpack[ConnectionOptions]) -> None:
         super().__init__(address, offer, **options)
-        # Of the thread that keeps the policies.
+        # Used by the thread that reads policies.
         self._assembler = PolicyAssembler(encodings=self._encodings)
         self._subscription: PolicySubscription | None = None
         self._stalls = StallDetector()
         self._newest: GivenPolicy | None = None
-        # The policy that is played with, until it is reported.
+        # The policy under evaluation, until its report.
         self._held: GivenPolicy | None = None
 
     def wait_for_policy(self, timeout_s: float) -> GivenPolicy | None:
-        """Waits for the next policy to play with; None after `timeout_s`, or when training has ended.
+        """Waits for the next policy to evaluate. Returns None after `timeout_s`, or when training has ended.
 
         Raises:
-            RollcastError: If the connection is lost for good.
+            RollcastError: The connection cannot be restored.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._newest or self._is_over(), timeout_s)
@@ -74,17 +74,17 @@ class EvaluatorConnection(Connection):
         return None
 
     def report(self, policy: GivenPolicy, played: PlayedEpisodes) -> bool:
-        """Sends the report again and again until the learner has it.
+        """Sends the report, repeatedly if needed, until the learner has acknowledged it.
 
         Args:
             policy: The policy that `wait_for_policy` returned.
             played: The episodes.
 
         Returns:
-            True if the learner has it; False if it has gone or training has ended, so that the report has no use.
+            True if the learner has the report; False if that learner or training has ended.
 
         Raises:
-            RollcastError: If the learner refused, or the connection is lost for good.
+            RollcastError: The learner refused the report, or the connection cannot be restored.
         """
         reconnects = Reconnects()
         while True:
@@ -111,7 +111,7 @@ class EvaluatorConnection(Connection):
             self._ending.wait(delay_s)
 
     def fail(self, failure: ActorFailure) -> None:
-        """Tells the learner why this evaluator ends, if it can be reached."""
+        """Reports to the learner why this evaluator ends, if the learner can be reached."""
         with self._changed:
             client = self._client
         if client is None:
@@ -119,7 +119,7 @@ class EvaluatorConnection(Connection):
         try:
             client.report_evaluation(self._report(self.agreement.learner_nonce, failure))
         except RollcastError as error:
-            logger.debug("the learner at %s is not told of the failure: %s", self._address, error)
+            logger.debug("the failure was not reported to the learner at %s: %s", self._address, error)
 
     def close(self) -> None:
         """Ends the subscription and the thread. Idempotent."""
@@ -162,17 +162,17 @@ class EvaluatorConnection(Connection):
             reconnects.progressed()
             with self._changed:
                 self._newest = GivenPolicy(agreement.learner_nonce, version, state)
-                # The learner gives none before it has the report on the one before: only its answer was late, or lost.
+                # The learner sends no policy before it has the previous report, so only its answer was late or lost.
                 self._held = None
                 self._stalls.broken()
                 self._stalls.progressed()
                 self._changed.notify_all()
         if subscription.is_cancelled:
-            raise NotReadyError("the subscription was cancelled, because a policy did not come; join again")
+            raise NotReadyError("the subscription was cancelled, because a policy did not arrive; join again")
         self._end()
 
     def _subscribe_after_loss(self) -> None:
-        """Asks a silent learner which policy it has given; ends the subscription, to open another, if that was lost."""
+        """Asks a silent learner which policy it has sent. If this was lost, ends the subscription, to open another."""
         with self._changed:
             client, subscription = self._client, self._subscription
             if client is None or subscription is None or self._is_over() or not self._stalls.is_to_be_asked():
@@ -180,7 +180,7 @@ class EvaluatorConnection(Connection):
         try:
             answer = client.join(self._joining.offer(0), timeout_s=ASK_TIMEOUT_S)
         except RollcastError as error:
-            logger.debug("the learner at %s does not say what it has given: %s", self._address, error)
+            logger.debug("the learner at %s does not report which policy it has sent: %s", self._address, error)
             with self._changed:
                 is_lost = self._subscription is subscription and self._stalls.is_in_vain()
         else:
@@ -190,7 +190,7 @@ class EvaluatorConnection(Connection):
             subscription.cancel()
 
     def _find_loss(self, answer: JoinAgreement) -> str:
-        """Returns what was lost, if anything was. Called with the lock held."""
+        """Describes the lost message; empty if none was lost. Called with the lock held."""
         version = 0 if self._newest is None else self._newest.version
         return self._stalls.find_loss(answer, is_open=True, acknowledged=0, has_sent=False, policy_version=version)
 
@@ -198,7 +198,7 @@ class EvaluatorConnection(Connection):
         return {"policies": partial(self._keep_stream, self._read_policies)}
 
     def _follow(self, client: LearnerClient, agreement: JoinAgreement) -> None:
-        """Forgets the policies of another learner."""
+        """Drops the policies of another learner."""
         if self._newest is not None and self._newest.learner_nonce != agreement.learner_nonce:
             self._newest = None
         if self._held is not None and self._held.learner_nonce != agreement.learner_nonce:

@@ -1,4 +1,4 @@
-"""Decides whom an actor or a relay asks next for a learner, and when: a state machine without threads and clocks."""
+"""Decides which address an actor or a relay tries next, and when: a state machine without threads and clocks."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -6,27 +6,27 @@ from typing import Final
 from rollcast.actor.connection.reconnects import Reconnects, may_be_mended_elsewhere
 from rollcast.services.errors import LearnerUnreachableError, NotReadyError, RollcastError
 
-# A learner that starts again is back within this time, with its checkpoint and its relays' connections.
+# A restarting learner is ready within this time, with its checkpoint and its relays' connections.
 _PATIENCE_S: Final = 60.0
 
 
 class JoinAttempts:
-    """The attempts to reach a learner by one of several addresses. Used by one thread.
+    """The attempts to reach a learner at one of several addresses. Only one thread may use the attempts.
 
-    In each round the addresses are tried in their order. One that answers, but is not ready, ends the round, so that it
-    is tried again after a delay: for a minute at most, or half of the timeout. A relay whose learner starts again
-    answers so. If its actors continued at once, all would be connected to the learner directly when that is back a
-    moment before its relays are.
+    Each round tries the addresses in order. An address that answers but is not ready ends the round. The actor tries
+    this address again after a delay, for at most a minute or half of the timeout. A relay is not ready while its
+    learner restarts. Without the delay, a relay's actors would all connect to the learner directly if the learner is
+    ready before its relays.
 
     All times are monotonic, in seconds.
 
     Attributes:
-        rank_address: The address of the rank that this actor belongs to, tried before the others; empty: none.
-        n_rounds: The rounds that have ended since `begin`, or since a learner was lost.
+        rank_address: The address of this actor's rank, which is tried first; empty: none.
+        n_rounds: The number of rounds that have ended since `begin`, or since a learner was lost.
 
     Args:
         addresses: The addresses, at least one.
-        moves_on: Returns whether the next address may help after an error.
+        moves_on: Returns whether to try the next address after an error.
     """
 
     def __init__(
@@ -37,38 +37,38 @@ class JoinAttempts:
         self._addresses = tuple(addresses)
         self._moves_on = moves_on
         self._next = 0
-        # Since when an address has answered that it is not ready.
+        # The time since which each address has answered that it is not ready.
         self._not_ready_since: dict[str, float] = {}
         self._reconnects = Reconnects()
         self._timeout_s = self._ends_at = 0.0
 
     @property
     def address(self) -> str:
-        """The address to try now."""
+        """The address to try next."""
         return self._tried()[self._next]
 
     def begin(self, now: float, timeout_s: float) -> None:
-        """Begins to look for a learner.
+        """Starts the search for a learner.
 
         Args:
             now: The time.
-            timeout_s: How long to look.
+            timeout_s: The longest search for the learner.
         """
         self._reconnects = Reconnects()
         self._look(now, timeout_s)
 
     def failed(self, error: RollcastError, now: float) -> float:
-        """Notes that no learner was reached at the address.
+        """Notes that the attempt at the address failed.
 
         Args:
             error: The reason.
             now: The time.
 
         Returns:
-            How long to wait before the next attempt; 0: none, the next address of this round comes at once.
+            The seconds to wait before the next attempt; 0: try the next address of this round at once.
 
         Raises:
-            LearnerUnreachableError: The time is over.
+            LearnerUnreachableError: The timeout has passed.
             RollcastError: `error` itself, if another attempt will not help.
         """
         tried = self._tried()
@@ -79,21 +79,21 @@ class JoinAttempts:
         return self._end_round(error, now, lasted_s=0.0)
 
     def reached(self) -> None:
-        """Notes that a learner was reached: the next wait for an address is the first again."""
+        """Notes that a learner answered, and resets the waiting times of all addresses."""
         self._not_ready_since.clear()
         self._next = 0
 
     def lost(self, error: RollcastError, now: float, *, lasted_s: float, timeout_s: float) -> float:
-        """Notes that a learner that was reached is lost, and begins to look for it.
+        """Notes that the connection to the learner was lost, and starts a new search for the learner.
 
         Args:
             error: The reason.
             now: The time.
-            lasted_s: How long the connection had lasted. After a long one, delays are short again.
-            timeout_s: How long to look.
+            lasted_s: The duration of the connection. A long connection resets the delays.
+            timeout_s: The longest search for the learner.
 
         Returns:
-            How long to wait before the next attempt.
+            The seconds to wait before the next attempt.
 
         Raises:
             RollcastError: See `failed`.
@@ -110,7 +110,7 @@ class JoinAttempts:
         self._timeout_s, self._ends_at = timeout_s, now + timeout_s
 
     def _is_waited_for(self, address: str, error: RollcastError, now: float) -> bool:
-        """Returns whether to try an address again rather than the next one."""
+        """Returns whether to try the same address again instead of the next one."""
         if not isinstance(error, NotReadyError):
             self._not_ready_since.pop(address, None)
             return False

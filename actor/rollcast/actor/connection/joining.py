@@ -1,4 +1,4 @@
-"""Joins a learner, and joins it again after the connection was lost."""
+"""Joins a learner, and joins it again after a lost connection."""
 
 import dataclasses
 import logging
@@ -28,16 +28,16 @@ _LOGGED_ATTEMPTS = frozenset({3, 10, 30, 100})
 
 
 class Joining:
-    """Joins one learner as often as the connection needs it.
+    """Joins one learner, once for each connection.
 
-    Invariant: all agreements have the same rollout length, policy, incarnation and order of observations. A learner
-    that comes back with another plan is refused.
+    Invariant: all agreements have the same rollout length, policy, incarnation and order of observations. The actor
+    refuses a restarted learner whose agreement differs.
 
     One thread at a time calls `join`; any thread may call `offer`.
 
     Args:
-        address: The learner, `host:port`, `unix:/path` or `file:/path`; or several ways to it, with commas between:
-            relays, and the learner itself; see `JoinAttempts`.
+        address: The learner, `host:port`, `unix:/path` or `file:/path`. Or several addresses of relays and the learner,
+            separated by commas; see `JoinAttempts`.
         offer: The actor's first offer.
         security: Certificates and token; their files are read again at every attempt.
         ending: Ends every wait.
@@ -53,7 +53,7 @@ class Joining:
 
     @property
     def place(self) -> str:
-        """The learner for messages: its address and, if it has sent this actor elsewhere, that."""
+        """The learner's address for messages, with the address of a redirect, if any."""
         elsewhere = self._attempts.rank_address
         return f"{self._address}, which has sent this actor to {elsewhere}" if elsewhere else self._address
 
@@ -66,8 +66,8 @@ class Joining:
     def offer(self, acknowledged_sequence: int) -> JoinOffer:
         """Returns the offer for the next join.
 
-        After the first join it has what a restarted learner needs to carry on: the actor's name, incarnation and
-        number of environments, and the last rollout that was acknowledged.
+        After the first join, the offer has the values that a restarted learner needs to continue: the actor's name,
+        incarnation and number of environments, and the last acknowledged rollout.
         """
         agreement = self._agreement
         if agreement is None:
@@ -83,20 +83,20 @@ class Joining:
     def join(
         self, acknowledged_sequence: int, timeout_s: float, *, on_attempt: Callable[[], None] = lambda: None
     ) -> LearnerClient | None:
-        """Joins the learner; tries again, with backoff, while that can help.
+        """Joins the learner. Tries again with backoff while another attempt may help.
 
         Args:
-            acknowledged_sequence: The last rollout that was acknowledged; 0: none.
-            timeout_s: How long to try, in seconds.
+            acknowledged_sequence: The sequence of the last acknowledged rollout; 0: none.
+            timeout_s: The longest search for the learner, in seconds.
             on_attempt: Called before each attempt at all addresses.
 
         Returns:
-            A client of the learner, which the caller closes; None if the connection has ended by then.
+            A client of the learner, which the caller closes; None if the connection has ended.
 
         Raises:
-            LearnerUnreachableError: If no learner could be joined within `timeout_s`.
-            ProtocolMismatchError: If the learner came back with another plan.
-            RollcastError: If the learner refused, and trying again will not help.
+            LearnerUnreachableError: No learner could be joined within `timeout_s`.
+            ProtocolMismatchError: The learner returned with another plan.
+            RollcastError: The learner refused the actor, and trying again will not help.
         """
         attempts, delay_s = self._attempts, math.inf
         attempts.begin(time.monotonic(), timeout_s)
@@ -109,7 +109,7 @@ class Joining:
             except RollcastError as error:
                 delay_s = attempts.failed(error, time.monotonic())
                 if not delay_s:
-                    logger.warning("%s does not take this actor in: %s; trying the next address", address, error)
+                    logger.warning("%s does not accept this actor: %s; trying the next address", address, error)
                 elif attempts.n_rounds in _LOGGED_ATTEMPTS:
                     logger.warning("waiting for the learner at %s: %s", self._address, error)
             else:
@@ -119,7 +119,7 @@ class Joining:
         return None
 
     def _join_at(self, address: str, acknowledged_sequence: int) -> LearnerClient:
-        """Joins the learner at an address, or the one of its run that it sends this actor to."""
+        """Joins the learner at an address, or the learner of the same run to which it redirects this actor."""
         offer = self.offer(acknowledged_sequence)
         client, elsewhere = self._ask(address, dataclasses.replace(offer, follows_redirect=True))
         if not elsewhere:
@@ -129,10 +129,11 @@ class Joining:
             client, _ = self._ask(elsewhere, offer)
         except LearnerUnreachableError as error:
             if self._attempts.rank_address:
-                # The learner that had this actor knows which rollouts it has: to go elsewhere could bring one to both.
+                # The actor's learner knows which rollouts it has. With another learner, both could get the same
+                # rollout.
                 raise
             logger.warning(
-                "the learner at %s sends this actor to %s, which cannot be reached: %s; it stays with that at %s",
+                "the learner at %s sends this actor to %s, which cannot be reached: %s; the actor stays at %s",
                 address,
                 elsewhere,
                 error,
@@ -144,7 +145,7 @@ class Joining:
         return client
 
     def _ask(self, address: str, offer: JoinOffer) -> tuple[LearnerClient, str]:
-        """Joins the learner at an address; returns the client, and where the actor is sent instead if it is."""
+        """Joins the learner at an address; returns the client, and the address of a redirect (empty: none)."""
         client = self._new_client(address)
         try:
             agreement = client.join(offer)
@@ -168,7 +169,7 @@ class Joining:
         before = self._agreement
         if before is not None and self._plan(before) != self._plan(agreement):
             raise ProtocolMismatchError(
-                f"the learner at {self._address} came back with another plan: rollouts of {agreement.n_rollout_steps} "
+                f"the learner at {self._address} returned with another plan: rollouts of {agreement.n_rollout_steps} "
                 f"steps with {agreement.policy} for incarnation {agreement.incarnation}; expected rollouts of "
                 f"{before.n_rollout_steps} steps with {before.policy} for incarnation {before.incarnation}, and "
                 "observations in the same order, as before; start this actor again to follow the learner"

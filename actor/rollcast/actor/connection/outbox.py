@@ -1,4 +1,4 @@
-"""Keeps rollouts until the learner has acknowledged them, over every reconnect."""
+"""Keeps rollouts until the learner has acknowledged them, across reconnects."""
 
 import contextlib
 from collections import deque
@@ -10,19 +10,18 @@ from rollcast.services.streams.uplink import RolloutUplink
 
 
 class Outbox:
-    """The rollouts that are not acknowledged, in order, and the stream that carries them.
+    """The unacknowledged rollouts, in order, and the stream that carries them.
 
-    Invariant: every rollout given to `put` is acknowledged, or kept and sent again on the next stream.
+    Invariant: every rollout given to `put` is either acknowledged, or kept and sent again on the next stream.
 
     Every call needs the connection's lock.
 
     Attributes:
-        uplink: The newest stream; None: there is none. Before the learner's first answer the actor sends no message on
-            it.
+        uplink: The newest stream; None: no stream. The actor sends no message on it before the learner's first answer.
         is_open: Whether the learner has answered on this stream.
-        acknowledged: Sequence number of the last rollout that was acknowledged; 0: none.
-        credit_sequence: The last rollout that the learner has asked for.
-        min_policy_version: The oldest policy that a new rollout may be played with.
+        acknowledged: The sequence of the last acknowledged rollout; 0: none.
+        credit_sequence: The sequence of the last rollout with credit.
+        min_policy_version: The oldest policy version that a new rollout may use.
     """
 
     def __init__(self) -> None:
@@ -34,29 +33,29 @@ class Outbox:
         self._rollouts: deque[Rollout] = deque()
 
     def __len__(self) -> int:
-        """Returns how many rollouts are not acknowledged."""
+        """Returns the number of unacknowledged rollouts."""
         return len(self._rollouts)
 
     def attach(self, uplink: RolloutUplink | None) -> None:
-        """Changes to a stream that was just opened; None: the last one was lost."""
+        """Switches to a newly opened stream; None: the last stream was lost."""
         self.uplink, self.is_open = uplink, False
 
     def put(self, rollout: Rollout) -> None:
         """Keeps a rollout, and sends it if the stream is open."""
         self._rollouts.append(rollout)
         if self.uplink is not None and self.is_open:
-            # A stream that has just ended takes no more: the next one sends what is kept.
+            # A stream that has just ended accepts nothing. The next stream sends the kept rollouts.
             with contextlib.suppress(NotReadyError):
                 self.uplink.send(rollout)
 
     def take(self, progress: StreamProgress) -> bool:
-        """Takes an answer of the learner; on the stream's first answer, sends again what is not acknowledged.
+        """Applies an answer of the learner. After a stream's first answer, sends the unacknowledged rollouts again.
 
         Returns:
             Whether another rollout was acknowledged.
 
         Raises:
-            NotReadyError: If the stream has just ended.
+            NotReadyError: The stream has just ended.
         """
         while self._rollouts and self._rollouts[0].sequence <= progress.acknowledged_sequence:
             self._rollouts.popleft()

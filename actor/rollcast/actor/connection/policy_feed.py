@@ -1,4 +1,4 @@
-"""Keeps the newest policy of a learner, over every reconnect."""
+"""Keeps the newest policy of a learner, across reconnects."""
 
 import logging
 import threading
@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 
 
 class ReceivedPolicy(NamedTuple):
-    """A policy as a learner has published it.
+    """A policy that a learner has published.
 
     Attributes:
-        version: Its version.
-        state: Its arrays.
-        progress: The progress of training when it was published, in [0, 1].
+        version: The policy's version.
+        state: The policy's arrays.
+        progress: The progress of training when the policy was published, in [0, 1].
     """
 
     version: int
@@ -34,16 +34,16 @@ class ReceivedPolicy(NamedTuple):
 class PolicyFeed:
     """The newest policy that a learner has published.
 
-    One thread calls `keep`, and any thread `take`; all else needs the connection's lock.
+    One thread calls `keep`. Any thread may call `take`. All other methods need the connection's lock.
 
-    Invariant: `newest` is a policy of the learner that was joined last, or None. Versions of different learners cannot
-    be compared, and a learner has no use for rollouts of another learner's policy.
+    Invariant: `newest` is a policy of the learner that the actor joined last, or None. Versions of different learners
+    cannot be compared, and a learner cannot use rollouts of another learner's policy.
 
     Args:
-        changed: The connection's lock; notified of every policy, and of the end.
-        is_over: Returns True if nothing more comes from the learner; called with the lock held.
-        on_end: Called with the lock held when the learner has published its last policy.
-        encodings: The encodings to ask for, besides whole files.
+        changed: The connection's lock, notified after every policy and at the end.
+        is_over: Returns whether the connection has ended. Called with the lock held.
+        on_end: Called with the lock held, after the learner's last policy.
+        encodings: The accepted encodings, besides whole files.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PolicyFeed:
         on_end: Callable[[], None],
         encodings: Collection[PolicyEncoding] = (),
     ) -> None:
-        # Of the thread that calls `keep`: it has the last file over every reconnect.
+        # Used by the thread that calls `keep`. The assembler keeps the last file across reconnects.
         self._assembler = PolicyAssembler(encodings=encodings)
         self._changed = changed
         self._is_over = is_over
@@ -67,28 +67,28 @@ class PolicyFeed:
 
     @property
     def newest(self) -> ReceivedPolicy | None:
-        """The newest policy; None before the learner's first."""
+        """The newest policy; None before the learner's first policy."""
         return self._newest
 
     def follow(self, client: LearnerClient, actor_id: str, learner_nonce: int) -> None:
-        """Follows a learner that was just joined; drops the policy unless it came from the same learner.
+        """Follows the learner that the actor has just joined, and drops the policy of another learner.
 
         Args:
             client: The client that joined.
             actor_id: The actor's name.
-            learner_nonce: Number of the learner's process; 0: unknown, and so another learner.
+            learner_nonce: The nonce of the learner's process; 0: unknown, so it counts as another learner.
         """
         if not learner_nonce or learner_nonce != self._learner_nonce:
             self._newest = None
         self._client, self._actor_id, self._learner_nonce = client, actor_id, learner_nonce
 
     def take(self, client: LearnerClient, version: int, state: PolicyState, progress: float) -> None:
-        """Takes a policy that came with an answer, unless a newer one is here, or another learner was joined.
+        """Keeps a policy from an answer, unless the policy is older than the newest policy or from an earlier client.
 
         Args:
-            client: The client by which it came.
-            version: Its version.
-            state: Its arrays.
+            client: The client that received the policy.
+            version: The policy's version.
+            state: The policy's arrays.
             progress: The progress of training, in [0, 1].
         """
         with self._changed:
@@ -97,15 +97,15 @@ class PolicyFeed:
                 self._changed.notify_all()
 
     def cancel(self) -> None:
-        """Ends the open stream, if there is one."""
+        """Ends the open stream, if any."""
         if self._subscription is not None:
             self._subscription.cancel()
 
     def keep(self) -> None:
-        """Reads policies until the connection is over, and subscribes again after every loss. Call `follow` before.
+        """Reads policies until the connection has ended, and subscribes again after every loss. Call `follow` first.
 
         Raises:
-            RollcastError: If the learner sent something other than a policy, or another attempt will not help.
+            RollcastError: The learner sent something other than a policy, or another attempt will not help.
         """
         reconnects = Reconnects()
         while True:
@@ -115,7 +115,7 @@ class PolicyFeed:
                     return
                 client = self._client
                 assert client is not None
-                # A learner that is back sends only policies newer than this.
+                # After a reconnect, the learner sends only policies newer than this.
                 after_version = 0 if self._newest is None else self._newest[0]
                 subscription = self._subscription = client.subscribe_policy(
                     after_version, actor_id=self._actor_id, assembler=self._assembler
@@ -142,5 +142,5 @@ class PolicyFeed:
                 self._await_other_client(client, delay_s)
 
     def _await_other_client(self, client: LearnerClient, timeout_s: float) -> None:
-        """Waits for a backoff, or until a learner was joined again. Called with the lock held."""
+        """Waits for the backoff, or until the actor has joined a learner again. Called with the lock held."""
         self._changed.wait_for(lambda: self._client is not client or self._is_over(), timeout_s)

@@ -1,4 +1,4 @@
-"""Decides when an actor connects again: after which errors, how soon, and how often."""
+"""Decides when an actor reconnects: after which errors, how soon, and how often."""
 
 from rollcast.actor.connection.backoff import backoff_delays
 from rollcast.services.errors import (
@@ -12,39 +12,39 @@ from rollcast.services.errors import (
     UnreadableMessageError,
 )
 
-# Errors that another attempt can mend.
+# Errors after which another attempt may succeed.
 _RETRYABLE = (LearnerUnreachableError, NotReadyError, ThrottledError, UnknownActorError)
 # After a connection that lasted this long, the backoff starts again from its shortest delay.
-_GOOD_CONNECTION_S = 10.0
-# A message that cannot be read is taken for damage on its way this often in a row; after that, for the peer's mistake.
+GOOD_CONNECTION_S = 10.0
+# This many unreadable messages in a row count as damage in transit; further ones count as the peer's mistake.
 _MAX_DAMAGED = 5
 
 
 class Reconnects:
-    """Counts the attempts at one connection, and returns the delay before the next. One thread uses it."""
+    """Counts the attempts at one connection, and returns the delay before the next attempt. For one thread."""
 
     def __init__(self) -> None:
         self._delays = backoff_delays()
         self._n_damaged = 0
 
     def progressed(self) -> None:
-        """Notes that a message has come through: the next damaged one is the first again."""
+        """Notes that a message has arrived, and resets the count of damaged messages."""
         self._n_damaged = 0
 
     def delay_after(self, error: RollcastError | None = None, *, lasted_s: float = 0.0) -> float:
-        """Returns how long to wait before the next attempt.
+        """Returns the delay before the next attempt.
 
         Args:
-            error: The error that ended the last connection; None: it ended without one.
-            lasted_s: How long that connection had lasted, in seconds.
+            error: The error that ended the last connection; None: it ended without an error.
+            lasted_s: The duration of that connection, in seconds.
 
         Returns:
-            Seconds. They grow with each attempt, until a connection has lasted 10 s.
+            The delay in seconds. It increases with each attempt, and a connection that lasted 10 s resets it.
 
         Raises:
             RollcastError: `error` itself, if another attempt will not help.
         """
-        if lasted_s >= _GOOD_CONNECTION_S:
+        if lasted_s >= GOOD_CONNECTION_S:
             self._delays, self._n_damaged = backoff_delays(), 0
         if error is not None and not isinstance(error, _RETRYABLE):
             self._n_damaged += 1
@@ -54,10 +54,10 @@ class Reconnects:
 
 
 def may_be_mended_elsewhere(error: RollcastError) -> bool:
-    """Returns whether the same learner may be reached by another way: this one has no learner, or has no room."""
+    """Returns whether another address may succeed: the error is about this address, not about the actor."""
     return isinstance(error, (*_RETRYABLE, LimitExceededError)) or _may_be_damage(error)
 
 
 def _may_be_damage(error: RollcastError) -> bool:
-    """Returns True if a flipped bit explains the error: our own messages are never too large, and none is left out."""
+    """Returns True if a flipped bit explains the error: rollcast sends no message that is too large, and omits none."""
     return isinstance(error, UnreadableMessageError | MissingMessageError) or error.limit == "max_message_bytes"

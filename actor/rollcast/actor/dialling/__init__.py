@@ -1,1 +1,1 @@
-"""Environments that dial in, as the environments of an actor: their places, and when they act together."""
+"""Environments that dial in, as an actor's environments: their places and their batches."""

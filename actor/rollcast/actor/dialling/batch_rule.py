@@ -1,42 +1,42 @@
-"""Decides when environments that wait for actions act together, and when their rollout ends: rules without clocks."""
+"""Decides when a batch of waiting environments acts, and when their rollout ends: rules without clocks."""
 
 import math
 from dataclasses import dataclass
 from typing import Final
 
-# The longest wait of a request for company, in seconds: a pass that took longer, such as the first, is no guide.
+# The longest wait of a request for others, in seconds. A slower pass, such as the first one, is not representative.
 LONGEST_WAIT_S: Final = 0.05
-# Once an environment has to wait for the end of a rollout, the others have this part of the rollout's time to catch up.
+# Once an environment waits for the end of a rollout, the others have this part of the rollout's duration to catch up.
 PATIENCE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRule:
-    """A batch closes by the first of: all live environments wait; a number; a time since the oldest request.
+    """Closes a batch when all live environments wait, the batch is full, or the oldest request reaches its limit.
 
-    That time is the time that the last forward pass took. So a request waits for company about as long as it would have
-    waited behind a pass that had begun just before it, and a slow environment never holds up the others.
+    A request waits for other requests at most as long as the last forward pass took. A request that had just missed a
+    pass would wait about as long. So a slow environment never delays other environments.
 
     Attributes:
-        max_size: Environments that act at once, at most; None: any number.
+        max_size: The largest number of environments in a batch; None: no limit.
     """
 
     max_size: int | None = None
 
     def is_full(self, n_asking: int, n_live: int) -> bool:
-        """Returns whether a batch closes by its size.
+        """Returns whether a batch closes because of its size.
 
         Args:
-            n_asking: Environments that wait for actions.
-            n_live: Environments that wait or may do so soon.
+            n_asking: The number of environments that wait for actions.
+            n_live: The number of environments that wait or may soon wait.
         """
         return 0 < n_asking >= min(n_live, self.max_size or n_live)
 
     def deadline(self, oldest: float | None, forward_s: float) -> float:
-        """Returns the time at which a batch closes whatever its size; infinity if no environment waits.
+        """Returns the time at which a batch of any size closes; infinity if no environment waits.
 
         Args:
-            oldest: The time of the oldest request; None: there is none.
+            oldest: The time of the oldest request; None: no request.
             forward_s: The seconds that the last forward pass took.
         """
         return math.inf if oldest is None else oldest + min(forward_s, LONGEST_WAIT_S)
@@ -44,13 +44,14 @@ class BatchRule:
 
 @dataclass(slots=True)
 class RolloutRule:
-    """A rollout closes when no live environment can continue, or when some could not for a tenth of its time.
+    """Closes a rollout when no live environment can continue, or the longest wait reaches its limit.
 
-    So no environment waits for the slowest for long. An environment with fewer rows keeps those that it has.
+    The limit is a tenth of the rollout's duration, so no environment waits long for the slowest environment. The
+    rollout keeps the rows of slower environments.
 
     Attributes:
-        began: The time of the first actions; None: there were none.
-        full_since: The time since which an environment has had to wait for the end; None: none has.
+        began: The time of the first actions; None: no actions yet.
+        full_since: The time at which the first environment began to wait for the end; None: no environment waits.
     """
 
     began: float | None = None
@@ -62,18 +63,18 @@ class RolloutRule:
             self.began = now
 
     def look(self, n_full: int, now: float) -> None:
-        """Notes how many environments have to wait for the end: they have all rows, or no room for another."""
+        """Notes the number of environments that have all rows, or no space for another row."""
         if n_full == 0:
             self.full_since = None
         elif self.full_since is None:
             self.full_since = now
 
     def closes_at(self, n_live: int, n_full: int) -> float:
-        """Returns the time at which the rollout closes, as things are; minus infinity: it closes now.
+        """Returns the time at which the rollout closes if no environment changes its state. Minus infinity means now.
 
         Args:
-            n_live: Environments that play.
-            n_full: Those of them that have to wait for the end.
+            n_live: The number of environments that play.
+            n_full: The number of these environments that have all rows, or no space for another row.
         """
         if self.full_since is None:
             return math.inf

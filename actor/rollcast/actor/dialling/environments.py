@@ -1,4 +1,4 @@
-"""Holds the places of environments that dial in: takes their turns from the server, returns the policy's actions."""
+"""Holds the places of environments that dial in: takes turns from the server, and returns the policy's actions."""
 
 import logging
 import math
@@ -35,25 +35,26 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces, check_spaces_matc
 
 _log = logging.getLogger(__name__)
 
-# Seconds between two lines of the log about what is waited for.
+# Seconds between two lines of the log about the clients that the actor waits for.
 _REPORT_EVERY_S: Final = 10.0
-# A client is slow that takes so many seconds for a turn while others act, or a quarter of what it may take.
+# A client counts as slow after this many seconds for a turn while others act, or a quarter of its time limit.
 _SLOW_S: Final = 10.0
-# Names of who chose actions that the log has, at most.
+# The largest number of names of other players in the log.
 _MAX_CHOOSERS: Final = 16
 
 
 class PlaceNews(NamedTuple):
-    """The events at one place since its last news.
+    """The events at one place since the previous news.
 
-    Their order in time: the last turns, the client's departure, the turns.
+    The events happened in this order: the last turns, the client's departure, the turns.
 
     Attributes:
-        place: Its index.
-        has_left: Whether the environment that was there has left, in the middle of an episode or after one. Its last
-            actions have no results.
-        turns: The turns of the environment that is there now; all of one episode, or its end and the next one's first.
-        last_turns: The end of an episode that the environment sent before it left.
+        place: The index of the place.
+        has_left: Whether the previous environment has left, during or after an episode. Its last actions have no
+            results.
+        turns: The turns of the present environment: all of one episode, or its end and the first turn of the next
+            episode.
+        last_turns: The end of an episode, which the previous environment sent before it left.
     """
 
     place: int
@@ -66,14 +67,14 @@ class _Place:
     """A place for an environment. Guarded by the lock of `DialledEnvironments`.
 
     Attributes:
-        client: The client whose environment is there; None: it is free.
-        environment: The environment's number there.
-        turns: Its turns that the actor has not taken yet; at most two.
-        has_left: Whether one has left whose turns were taken.
-        last_turns: The end of its episode, if it came before that and the actor has not taken it yet.
-        is_known: Whether a turn of the environment that is there was taken.
-        n_taken: The environments that have had it.
-        free_at: The time since which its client has to send a turn; None: it need not.
+        client: The client whose environment has this place; None: free.
+        environment: The environment's number at its client.
+        turns: The turns that the actor has not taken yet; at most two.
+        has_left: Whether an environment whose turns were taken has left.
+        last_turns: The end of that environment's episode, if it arrived and the actor has not taken it yet.
+        is_known: Whether a turn of the present environment was taken.
+        n_taken: The number of environments that have had this place.
+        free_at: The time since which its client has to send a turn; None: no turn is due.
     """
 
     __slots__ = ("client", "environment", "free_at", "has_left", "is_known", "last_turns", "n_taken", "turns")
@@ -90,18 +91,18 @@ class _Place:
 
 
 class _Arrival(NamedTuple):
-    """A client that waits for its places."""
+    """A client that waits for places."""
 
     client: DialledClient
     n_envs: int
 
 
 class DialledEnvironments:
-    """The places of an actor's environments that dial in: a sink of clients on one side, a vector on the other.
+    """The places of environments that dial in: a sink for the server, a vector of environments for the actor.
 
-    Each environment of a client takes a free place, in the order of coming, and keeps it until its client leaves. The
-    server's thread calls `open`, `take` and `leave`. The acting thread waits for the first client's `spaces`, hands out
-    the places by `agree` and `begin`, and then, again and again: `wait` for a batch, hear the `news`, `act`.
+    Each environment of a client takes a free place, in order of arrival, and keeps it until its client leaves. The
+    server's thread calls `open`, `take` and `leave`. The acting thread waits for the first client's `spaces`, and
+    assigns the places with `agree` and `begin`. Then it repeats `wait` for a batch, `news`, and `act`.
 
         environments = DialledEnvironments(address="0.0.0.0:50052")
         with EnvironmentServer(address, environments):
@@ -113,18 +114,18 @@ class DialledEnvironments:
                     ...
                 environments.act({place: [action, ...]}, policy_version=3)
 
-    Invariant: an answer goes to the environment whose turn was heard. If another one has its place by then, the actions
-    are dropped. No client makes another wait: the places of a client that leaves or stalls are free at once.
+    Invariant: actions go to the environment whose turn was taken. If another environment now has its place, the actions
+    are dropped. The places of a client that leaves or stalls are free at once, so no client delays another.
 
     Args:
         address: The address that clients dial, for the log.
-        spaces: The spaces that every client must have; None: those of the first.
-        stall_s: Seconds that a client may take to send a turn after its actions; then its places are given up.
-        batch_size: Environments that act at once, at most; None: any number.
+        spaces: The spaces that every client must have; None: the spaces of the first client.
+        stall_s: Seconds that a client may take to send a turn after its actions. Later, its places are free.
+        batch_size: The largest number of environments that act together; None: no limit.
 
     Attributes:
-        batch_size: See Args.
-        n_batches: The times that actions were sent, so far.
+        batch_size: The largest number of environments that act together; None: no limit.
+        n_batches: The number of batches of actions sent so far.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class DialledEnvironments:
         self._places_of: dict[DialledClient, tuple[int, ...]] = {}
         self._end: RollcastError | Farewell | None = None
         self._held: frozenset[int] = frozenset()
-        # Places with something to hear, in the order in which it happened.
+        # Places with news, in the order of the events.
         self._heard: dict[int, None] = {}
         # Places that wait for actions, with the time since which they do; the oldest first.
         self._asking: dict[int, float] = {}
@@ -158,10 +159,10 @@ class DialledEnvironments:
         # The number of requests that fill a batch.
         self._enough = math.inf
         self._masks: dict[str, ActionMask | None] = {}
-        # Clients that were named as slow, each once.
+        # Clients that the log has named as slow, each once.
         self._slow: set[DialledClient] = set()
         self._look_at = -math.inf
-        # Those who have chosen actions in place of the policy, as far as the log has named them.
+        # Players that have chosen actions in place of the policy, and that the log has named.
         self._choosers: set[str] = set()
         self._quiet_since = time.monotonic()
         self._report_at = self._quiet_since + _REPORT_EVERY_S
@@ -171,11 +172,11 @@ class DialledEnvironments:
         """The spaces of each environment.
 
         Raises:
-            NotReadyError: No client has come yet.
+            NotReadyError: No client has dialled in yet.
         """
         with self._changed:
             if self._spaces is None:
-                raise NotReadyError("no client has dialled in yet; expected one, to know the spaces; wait for it")
+                raise NotReadyError("no client has dialled in yet; expected a client with its spaces; wait for one")
             return self._spaces
 
     @property
@@ -186,7 +187,7 @@ class DialledEnvironments:
 
     @property
     def n_live(self) -> int:
-        """The number of places that an environment has."""
+        """The number of places that environments occupy."""
         with self._changed:
             return self._n_live
 
@@ -202,18 +203,18 @@ class DialledEnvironments:
         """Takes a client; see `EnvironmentSink.open`.
 
         Raises:
-            NameTakenError: A client of this name plays.
-            InvalidSpaceError: It has an action mask of a wrong space.
-            SpacesMismatchError: Its spaces are not those of the learner, or of the first client.
-            ThrottledError: There are not enough free places.
+            NameTakenError: A connected client has this name.
+            InvalidSpaceError: The client's action mask has a wrong space.
+            SpacesMismatchError: The client's spaces differ from the learner's, or from the first client's.
+            ThrottledError: Too few places are free.
         """
         with self._changed:
             if isinstance(self._end, RollcastError):
                 raise self._end
             if any(other.name == client.name for other in self._places_of):
                 raise NameTakenError(
-                    f"a client {client.name!r} plays here already; expected another name; choose one, or none, and "
-                    "the server does; if it is your own that broke off, try again later"
+                    f"a client {client.name!r} plays here already; expected another name; choose another, or omit "
+                    "the name; if your own client lost its connection, try again later"
                 )
             if not self._masks:
                 self._masks = {key: action_mask_of(substep) for key, substep in (self._spaces or hello.spaces).items()}
@@ -239,7 +240,7 @@ class DialledEnvironments:
         """Takes turns of a client; see `EnvironmentSink.take`.
 
         Raises:
-            InvalidTurnError: The action mask of an agent that has to act allows no action.
+            InvalidTurnError: The action mask of a RUNNING agent allows no action.
         """
         now = time.monotonic()
         with self._changed:
@@ -269,7 +270,7 @@ class DialledEnvironments:
     # The acting thread's side.
 
     def wait_for_spaces(self, is_active: Callable[[], bool]) -> EnvironmentSpaces | None:
-        """Waits for the first client; returns the spaces, or None once `is_active` returns False.
+        """Waits for the first client. Returns the spaces, or None if `is_active` returns False.
 
         Args:
             is_active: Called at least every second.
@@ -283,7 +284,7 @@ class DialledEnvironments:
             return self._spaces
 
     def wait_for_clients(self, is_active: Callable[[], bool]) -> bool:
-        """Waits for a client; returns False once `is_active` returns False.
+        """Waits for a client. Returns False if `is_active` returns False.
 
         Args:
             is_active: Called at least every second.
@@ -297,17 +298,17 @@ class DialledEnvironments:
             return True
 
     def agree(self, n_envs: int) -> None:
-        """Sets the number of places, which `begin` assigns. Clients of the run before must dial in again."""
+        """Sets the number of places, which `begin` assigns. Clients of the previous run must dial in again."""
         with self._changed:
             for client in [client for client, places in self._places_of.items() if places]:
                 self._dismiss(client, Farewell(reason="another run begins: dial in again", training_ended=False))
             self._n_envs, self._places = n_envs, []
 
     def begin(self, seeds: Sequence[int]) -> None:
-        """Assigns the places to clients that have dialled in, and to later ones.
+        """Assigns the places to clients that have dialled in, and to later clients.
 
         Args:
-            seeds: A seed for each place; environments that take it later get others, derived from it.
+            seeds: A seed for each place. Later environments in the place get seeds derived from this seed.
         """
         with self._changed:
             assert len(seeds) == self._n_envs  # as agreed
@@ -324,7 +325,7 @@ class DialledEnvironments:
                     self._dismiss(arrival.client, error)
 
     def hold(self, places: Collection[int]) -> None:
-        """Notes the places that wait for something else than actions: they count in no batch. The last call counts."""
+        """Sets the places whose requests wait for later actions. No batch counts these requests."""
         with self._changed:
             self._held = frozenset(self._asking.keys() & set(places))
 
@@ -339,19 +340,19 @@ class DialledEnvironments:
         """Waits until a batch closes.
 
         Args:
-            rule: Says when.
+            rule: Decides when a batch closes.
             forward_s: The seconds that the last forward pass took.
             until: The monotonic time at which to return in any case.
-            is_active: Called at least every second; the wait ends once it returns False.
+            is_active: Called at least every second. The wait ends when it returns False.
 
         Returns:
-            True if a batch closes. False at `until`, when a client has left, or if `is_active` returned False.
+            True if a batch closes; False at `until`, when a client has left, or if `is_active` returned False.
         """
         with self._changed:
             self._enough = rule.max_size or math.inf
             while True:
                 now = time.monotonic()
-                # Also if there is always a batch: few clients may keep the actor busy.
+                # Check this even if there is always a batch, because few clients may keep the actor busy.
                 if now >= self._look_at:
                     self._look_at = now + LOOK_S
                     self._look_after(now)
@@ -367,7 +368,7 @@ class DialledEnvironments:
                 self._changed.wait(max(0.0, min(deadline - now, until - now, LOOK_S)))
 
     def news(self) -> list[PlaceNews]:
-        """Returns what has happened since the last call, place by place, in the order of its beginning."""
+        """Returns the events since the last call, one item for each place, in the order in which they began."""
         with self._changed:
             heard, self._heard = self._heard, {}
             told = []
@@ -380,11 +381,11 @@ class DialledEnvironments:
             return told
 
     def act(self, actions: Mapping[int, Sequence[NDArray[Any]]], *, policy_version: int, progress: float = 0.0) -> None:
-        """Sends the actions of some places, whose turns were heard.
+        """Sends actions to places whose turns were taken.
 
         Args:
-            actions: By place: one action for each agent that was RUNNING in its last turn, in that order.
-            policy_version: The policy that chose them; -1: none did.
+            actions: By place, one action for each agent that was RUNNING in the last turn, in the turn's order.
+            policy_version: The version of the policy that chose the actions; -1: no policy.
             progress: The progress of training in [0, 1].
         """
         by_client: dict[DialledClient, list[EnvironmentActions]] = {}
@@ -392,7 +393,7 @@ class DialledEnvironments:
         with self._changed:
             for index, chosen in actions.items():
                 place = self._places[index]
-                # Not heard yet: it is the turn of another environment, or there is none.
+                # Not taken yet: the turn of another environment, or no turn.
                 if place.client is None or index not in self._asking or place.turns or place.has_left:
                     continue
                 del self._asking[index]
@@ -403,13 +404,13 @@ class DialledEnvironments:
             client.answer(answers, policy_version=policy_version, progress=progress)
 
     def set_progress(self, progress: float) -> None:
-        """Does nothing: clients get the progress with their actions."""
+        """Does nothing, because clients receive the progress with their actions."""
 
     def refuse(self, error: RollcastError) -> None:
-        """Ends all clients with an error of theirs. Others may come, whose spaces may be others.
+        """Ends all clients with an error. Clients with other spaces may dial in afterwards.
 
         Args:
-            error: The error that they get.
+            error: The error that the clients receive.
         """
         with self._changed:
             for client in list(self._places_of):
@@ -418,10 +419,10 @@ class DialledEnvironments:
             self._spaces, self._spaces_of, self._masks = None, "", {}
 
     def end(self, reason: RollcastError | Farewell) -> None:
-        """Ends all clients, and refuses those that come later. The first reason counts.
+        """Ends all clients, and refuses later clients. Only the first call's reason applies.
 
         Args:
-            reason: The reason that they get.
+            reason: The reason that the clients receive.
         """
         with self._changed:
             self._end = self._end or reason
@@ -429,7 +430,7 @@ class DialledEnvironments:
                 self._dismiss(client, reason)
 
     def close(self) -> None:
-        """Ends all clients, which may come again. Idempotent."""
+        """Ends all clients, which may dial in again. Idempotent."""
         self.end(Farewell(reason="the actor stops", training_ended=False))
 
     # Called with the lock held.
@@ -439,8 +440,8 @@ class DialledEnvironments:
         if len(free) < n_envs:
             raise ThrottledError(
                 f"client {client.name!r} has {n_envs} environments, and {len(free)} of the actor's {len(self._places)} "
-                "places are free; expected enough; raise --envs-per-actor of the actor, start another one, or try "
-                "again later"
+                "places are free; expected enough; raise --envs-per-actor of the actor, start another actor, or "
+                "try again later"
             )
         self._places_of[client] = tuple(free)
         now = time.monotonic()
@@ -448,7 +449,7 @@ class DialledEnvironments:
         for environment, index in enumerate(free):
             place = self._places[index]
             place.client, place.environment, place.free_at = client, environment, now
-            # A game that dials in for each match must not begin all of them alike.
+            # A game that dials in for each match must not get the same seed for all matches.
             seeds.append(derive_seed(self._seeds[index], place.n_taken) if place.n_taken else self._seeds[index])
             place.n_taken += 1
         self._n_live += n_envs
@@ -480,7 +481,7 @@ class DialledEnvironments:
         client.end(reason)
 
     def _look_after(self, now: float) -> None:
-        """Ends the clients that have not sent a turn in time, and names those that are slow while others act."""
+        """Ends the clients that have not sent a turn in time, and logs those that are slow while others act."""
         slow_s = min(_SLOW_S, self._stall_s / 4)
         for place in self._places:
             client = place.client
@@ -488,11 +489,11 @@ class DialledEnvironments:
                 continue
             if now - place.free_at > self._stall_s:
                 error = NotReadyError(
-                    f"client {client.name!r}, environment {place.environment}: no turn has come within "
-                    f"{self._stall_s:g} s after its actions; expected one; mend the environment, or raise "
+                    f"client {client.name!r}, environment {place.environment}: no turn arrived within "
+                    f"{self._stall_s:g} s after its actions; expected one; correct the environment, or raise "
                     "--step-timeout-s of the actor; then dial in again"
                 )
-                _log.warning("gave up its places: %s", error)
+                _log.warning("freed the places of a client: %s", error)
                 self._dismiss(client, error)
             elif self._quiet_since - place.free_at > slow_s and client not in self._slow:
                 self._slow.add(client)
@@ -505,7 +506,7 @@ class DialledEnvironments:
                 )
 
     def _report(self) -> None:
-        """Says every 10 s who is waited for."""
+        """Logs every 10 s which clients the actor waits for."""
         now = time.monotonic()
         if now < self._report_at:
             return
@@ -519,7 +520,7 @@ class DialledEnvironments:
             _log.info("waiting for turns of %s, %.0f s so far", quoted_names(sorted(late)), waited_s)
 
     def _oldest(self) -> float | None:
-        """Returns the time of the oldest request that is not held."""
+        """Returns the time of the oldest request, without those of places in `hold`."""
         return next((asked_at for index, asked_at in self._asking.items() if index not in self._held), None)
 
     def _note_chooser(self, client: DialledClient, chosen_by: str) -> None:

@@ -1,4 +1,4 @@
-"""Environments that dial in, as gymnasium's `VectorEnv` and as Stable-Baselines3's `VecEnv`, for other learners."""
+"""Presents environments that dial in as gymnasium's `VectorEnv` or Stable-Baselines3's `VecEnv`."""
 
 import math
 import time
@@ -33,13 +33,13 @@ _ENDED = Farewell(reason="training has ended", training_ended=True)
 
 @dataclass(slots=True)
 class _Place:
-    """The state of the place of an environment since the last actions.
+    """The state of an environment's place since the last actions.
 
     Attributes:
         is_ready: Whether it waits for an action.
-        has_begun: Whether the observation of its place is one of its episode.
+        has_begun: Whether the vector has an observation of its current episode.
         has_ended: Whether the episode has ended.
-        final_info: What is known of that episode.
+        final_info: The final info of that episode.
     """
 
     is_ready: bool = False
@@ -49,41 +49,41 @@ class _Place:
 
 
 class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
-    """Environments that dial in, stepped together: a `gymnasium.vector.VectorEnv` whose environments are elsewhere.
+    """A `gymnasium.vector.VectorEnv` of remote environments that dial in.
 
-    A game, a simulator or a robot dials in with a client of `clients/`; your learner stays as it is.
+    A game, a simulator or a robot dials in with a client of `clients/`. Your learner needs no change.
 
         env = RemoteVecEnv("localhost:50052", n_envs=8)    # waits for the first client
         model = stable_baselines3.PPO("MlpPolicy", env.for_sb3())
         model.learn(100_000)
-        env.close()                                         # clients are told that training has ended
+        env.close()                                         # tells the clients that training has ended
 
     `step` waits for the slowest environment. Episodes are reset in the step in which they end: `infos["final_obs"]` and
     `infos["final_info"]` have the last observation, and the values that the client reports. Rewards are float32.
 
-    A server cannot reset an environment in the middle of an episode. So `reset` sends clients away that have acted, and
-    they come back at once with new episodes and seeds.
+    A server cannot reset an environment in the middle of an episode, so `reset` disconnects clients that have acted.
+    They reconnect at once, with new episodes and seeds.
 
-    One thread uses it, with one agent in each environment.
+    Only one thread may use the vector. Each environment has one agent.
 
     Args:
-        address: "host:port" that clients dial over gRPC; port 0: any free one.
-        n_envs: Number of environments, of all clients together.
-        websocket_address: "host:port" that clients dial over WebSockets; None: none can.
-        on_leave: What happens when an environment leaves. "wait": its episode is truncated, and the vector waits for
-            another environment, or for the same one to come back. "raise": `EnvironmentLostError`.
-        step_timeout_s: Seconds that an environment may take for a step; then it has left.
-        timeout_s: Seconds that all environments together may take to come, to come back, or to step.
+        address: "host:port" that clients dial over gRPC; port 0: any free port.
+        n_envs: The number of environments of all clients together.
+        websocket_address: "host:port" that clients dial over WebSockets; None: no WebSockets.
+        on_leave: The reaction to an environment that leaves. "wait": truncate its episode, and wait for another
+            environment or its return. "raise": raise `EnvironmentLostError`.
+        step_timeout_s: Seconds that an environment may take for a step. A slower environment counts as having left.
+        timeout_s: Seconds that all environments together may take to dial in, to return, or to step.
         security: TLS and tokens for clients.
 
     Attributes:
-        address: The address that is served, with the real port.
-        websocket_url: The URL for WebSockets; None: there is none.
+        address: The served address, with the real port.
+        websocket_url: The URL for WebSockets; None: no WebSockets.
 
     Raises:
         ConfigurationError: An argument is invalid.
-        InvalidSpaceError: The first client has environments of several agents.
-        NotReadyError: No client came within `timeout_s`.
+        InvalidSpaceError: The first client's environments have several agents.
+        NotReadyError: No client dialled in within `timeout_s`.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012  # gymnasium's own declaration
@@ -103,7 +103,7 @@ class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
         if n_envs < 1:
             raise ConfigurationError(f"n_envs is {n_envs}; expected at least 1; give the number of environments")
         if on_leave not in ("wait", "raise"):
-            raise ConfigurationError(f"on_leave is {on_leave!r}; expected 'wait' or 'raise'; give one of them")
+            raise ConfigurationError(f"on_leave is {on_leave!r}; expected 'wait' or 'raise'; correct on_leave")
         self.num_envs = n_envs
         self._on_leave = on_leave
         self._timeout_s = timeout_s
@@ -138,20 +138,20 @@ class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Value, dict[str, Any]]:
-        """Begins an episode in every environment, once all have dialled in.
+        """Waits until all environments have dialled in, and begins an episode in each.
 
         Args:
-            seed: A number: environment i gets `seed + i`. A sequence: one seed for each. None: random ones; and
-                episodes that have just begun stay as they are.
-            options: None: no options reach environments elsewhere.
+            seed: A number: environment i gets `seed + i`. A sequence: one seed for each environment. None: random
+                seeds; episodes that have just begun continue.
+            options: Must be None, because options cannot reach remote environments.
 
         Returns:
             Observations, each leaf `[n, ...]`, and no infos.
 
         Raises:
-            ConfigurationError: There are options, or the number of seeds is not n.
-            NotReadyError: Not all environments came within `timeout_s`.
-            RefusedError: It is closed.
+            ConfigurationError: Options are given, or the number of seeds is not n.
+            NotReadyError: Some environments did not dial in within `timeout_s`.
+            RefusedError: The vector is closed.
         """
         self._check_open()
         if options:
@@ -179,8 +179,8 @@ class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
         Raises:
             InvalidValueError: The actions do not fit the action space.
             EnvironmentLostError: An environment has left, and `on_leave` is "raise".
-            NotReadyError: The environments did not step, or those that left not come back, within `timeout_s`.
-            RefusedError: It is closed, or `reset` was not called.
+            NotReadyError: The environments did not step, or lost ones did not return, within `timeout_s`.
+            RefusedError: The vector is closed, or `reset` was not called.
         """
         self._check_open()
         if not self._places:
@@ -208,16 +208,16 @@ class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
         )
 
     def for_sb3(self) -> "Sb3VecEnv":
-        """Returns this vector as Stable-Baselines3's `VecEnv`, which needs that package.
+        """Returns this vector as Stable-Baselines3's `VecEnv`. Stable-Baselines3 must be installed.
 
-        Closing either closes both.
+        If you close either vector, both are closed.
         """
         from rollcast.actor.dialling.sb3_vec_env import Sb3VecEnv
 
         return Sb3VecEnv(self)
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401  # gymnasium's signature
-        """Tells the clients that training has ended, and frees the addresses."""
+        """Informs the clients that training has ended, and frees the addresses."""
         del kwargs
         self._end(_ENDED)
 
@@ -227,22 +227,22 @@ class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
 
     def _check_open(self) -> None:
         if self.closed:
-            raise RefusedError("the environments are closed; expected open ones; make a new RemoteVecEnv")
+            raise RefusedError("the environments are closed; expected open environments; make a new RemoteVecEnv")
 
     def _wait_for_spaces(self) -> tuple[str, SubstepSpaces]:
         deadline = time.monotonic() + self._timeout_s
         spaces = self._dialled.wait_for_spaces(lambda: time.monotonic() < deadline)
         if spaces is None:
             raise NotReadyError(
-                f"no client dialled in at {self.address} within {self._timeout_s:g} s; expected one, to know the "
-                "spaces; start it, or raise timeout_s"
+                f"no client dialled in at {self.address} within {self._timeout_s:g} s; expected a client, which "
+                "sends the spaces; start one, or raise timeout_s"
             )
         ((key, substep), *others) = spaces.items()
         if others or substep.n_agents > 1:
             found = {key: substep.n_agents for key, substep in spaces.items()}
             raise InvalidSpaceError(
-                f"the first client has environments of several agents, by substep: {found}; expected one agent, which "
-                "is all that a vector environment can have; train with `rollcast actor --serve-environments`"
+                f"the first client has environments of several agents, by substep: {found}; expected one agent, as "
+                "in every vector environment; train with `rollcast actor --serve-environments`"
             )
         return key, substep
 
@@ -274,9 +274,9 @@ class RemoteVecEnv(VectorEnv[Value, Value, NDArray[Any]]):
             if time.monotonic() >= deadline:
                 n_ready = sum(place.is_ready for place in self._places)
                 raise NotReadyError(
-                    f"{n_ready} of {self.num_envs} environments were ready within {self._timeout_s:g} s, of "
-                    f"{self._dialled.n_live} that have dialled in at {self.address}; expected all; start more clients, "
-                    "or raise timeout_s"
+                    f"{n_ready} of {self.num_envs} environments were ready within {self._timeout_s:g} s, and "
+                    f"{self._dialled.n_live} have dialled in at {self.address}; expected all; start more clients, or "
+                    "raise timeout_s"
                 )
 
     def _note_turn(self, index: int, turn: Turn) -> None:

@@ -20,13 +20,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DialIn:
-    """The way in which environments dial in.
+    """The addresses and limits for environments that dial in.
 
     Attributes:
         address: The address to serve.
         security: TLS and tokens for clients.
-        websocket_address: The address to serve WebSockets at; None: none are.
-        batch_size: Environments that act at once, at most; None: any number.
+        websocket_address: The address for WebSockets; None: no WebSockets.
+        batch_size: The largest number of environments that act together; None: no limit.
     """
 
     address: str
@@ -36,19 +36,19 @@ class DialIn:
 
 
 class DialledSupply:
-    """The environments that dial in at an address, as `EnvironmentSupply` is those that an actor makes.
+    """Supplies environments that dial in at an address, with the interface of `EnvironmentSupply`.
 
-    Only the acting thread uses it.
+    Only the acting thread uses the supply.
 
     Args:
-        dial_in: How they dial in.
+        dial_in: The addresses and limits.
         n_envs: Number of places; None: the learner decides.
         stall_s: Seconds that a client may take for a turn.
-        inference: Computes the policies of other actors; None: of none.
+        inference: Computes the policies of other actors; None: no inference for others.
 
     Raises:
         AddressInUseError: Another server has the address.
-        ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
+        ConfigurationError: The server cannot listen at the address, or cannot use the TLS files.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class DialledSupply:
     ) -> None:
         self._n_envs = n_envs
         self.environments = DialledEnvironments(address=dial_in.address, stall_s=stall_s, batch_size=dial_in.batch_size)
-        # A stream for each environment at most, and as many for actors that ask; a few for those that watch its health.
+        # At most a stream for each environment, the same number for actors that ask, and a few for health checks.
         limits = Limits(max_actors=max(n_envs or 0, Limits().max_actors))
         self._server = EnvironmentServer(
             dial_in.address,
@@ -76,23 +76,23 @@ class DialledSupply:
 
     @property
     def address(self) -> str:
-        """The address that is served, with the real port if 0 was asked for."""
+        """The served address, with the real port in place of port 0."""
         return self._server.address
 
     @property
     def addresses(self) -> str:
-        """All that clients may dial, in words."""
+        """All addresses that clients may dial, as text for messages."""
         url = self._server.websocket_url
         return self.address if url is None else f"{self.address} and {url}"
 
     @property
     def latencies(self) -> Latencies:
-        """The times that environments have waited for their actions lately."""
+        """The recent waiting times of environments for their actions."""
         return self._server.latencies
 
     @property
     def inference_latencies(self) -> Latencies:
-        """The times that other actors have waited for their answers lately."""
+        """The recent waiting times of other actors for their answers."""
         return self._server.inference_latencies
 
     @property
@@ -106,7 +106,7 @@ class DialledSupply:
         return self._n_envs
 
     def take(self, n_envs: int) -> DialledEnvironments:
-        """Returns the environments, with this number of places; the supply closes them."""
+        """Returns the environments, with `n_envs` places; the supply closes them."""
         self.environments.agree(n_envs)
         return self.environments
 
@@ -119,25 +119,25 @@ class DialledSupply:
         return self.environments.wait_for_clients(is_active)
 
     def serve(self, act: Callable[[], bool], *, is_active: Callable[[], bool], stays: bool = False) -> bool:
-        """Acts for clients while there are some; without any, the learner gives the actor's place to others.
+        """Acts while clients are connected. Without clients, the actor leaves the learner and so frees its slot.
 
         Args:
-            act: Joins the learner and acts, until training has ended, no client is there, or `is_active` returns False;
-                returns whether training has ended.
-            is_active: Called at least every second while no client is there.
+            act: Joins the learner and acts, until training has ended, no client is connected, or `is_active` returns
+                False; returns whether training has ended.
+            is_active: Called at least every second while no client is connected.
             stays: Whether clients wait for the next run when training has ended.
 
         Returns:
             True if training has ended.
 
         Raises:
-            RollcastError: `act` raised it, and it is not about the clients' spaces; the clients have been told.
+            RollcastError: An error of `act`, unless it is about the clients' spaces. The clients receive it, too.
         """
         while self.wait(is_active):
             try:
                 has_ended = act()
             except (SpacesMismatchError, InvalidSpaceError) as error:
-                _log.warning("the learner refuses the spaces of the clients, which get this error: %s", error)
+                _log.warning("the learner refuses the clients' spaces, and the clients receive this error: %s", error)
                 self.environments.refuse(error)
                 continue
             except RollcastError as error:
@@ -146,9 +146,9 @@ class DialledSupply:
             if has_ended and not stays:
                 self.environments.end(Farewell(reason="training has ended", training_ended=True))
                 return True
-            if not is_active():  # its end tells the clients
+            if not is_active():  # `close` informs the clients
                 return has_ended
-            # Those that come now wait for the next run, or until the learner is joined again.
+            # Clients that dial in now wait for the next run, or until the actor has joined the learner again.
             self.environments.agree(0)
             if has_ended:
                 return True

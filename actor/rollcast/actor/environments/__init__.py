@@ -1,1 +1,1 @@
-"""Environments: made by gymnasium id or by factory, structured ones, and checks of what they return."""
+"""Environments: made by gymnasium id or factory, structured environments, and checks of the returned values."""

@@ -1,4 +1,4 @@
-"""Moves the action masks that environments give in `info` into observations, where policies read them."""
+"""Moves action masks from `info` into observations, where policies read them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -27,10 +27,10 @@ class ActionMaskFromInfo(gymnasium.Wrapper[NestedObservation, Any, Any, Any]):
         """Wraps an environment.
 
         Args:
-            env: An environment with Discrete or MultiDiscrete actions.
+            env: The environment, with Discrete or MultiDiscrete actions.
 
         Raises:
-            InvalidSpaceError: If its actions are of another kind.
+            InvalidSpaceError: If the environment has actions of another kind.
         """
         super().__init__(env)
         spaces = _with_mask_space(SubstepSpaces(observation=env.observation_space, action=env.action_space))
@@ -42,7 +42,7 @@ class ActionMaskFromInfo(gymnasium.Wrapper[NestedObservation, Any, Any, Any]):
         """Begins an episode.
 
         Raises:
-            ConfigurationError: If `info` has no mask, or one of a wrong length.
+            ConfigurationError: If `info` has no mask, or a mask of a wrong length.
         """
         observation, info = self.env.reset(seed=seed, options=options)
         return self._masked(observation, info, has_ended=False), info
@@ -51,7 +51,7 @@ class ActionMaskFromInfo(gymnasium.Wrapper[NestedObservation, Any, Any, Any]):
         """Takes a step.
 
         Raises:
-            ConfigurationError: If the episode continues and `info` has no mask, or one of a wrong length.
+            ConfigurationError: If the episode continues and `info` has no mask, or a mask of a wrong length.
         """
         observation, reward, terminated, truncated, info = self.env.step(action)
         masked = self._masked(observation, info, has_ended=terminated or truncated)
@@ -62,7 +62,7 @@ class ActionMaskFromInfo(gymnasium.Wrapper[NestedObservation, Any, Any, Any]):
 
 
 class StructuredActionMaskFromInfo(StructuredEnv):
-    """A wrapper that adds the mask in each agent's `infos` to its observation, as newer PettingZoo games give it."""
+    """A wrapper that moves each agent's mask from `infos`, as in newer PettingZoo games, into its observation."""
 
     def __init__(self, env: StructuredEnv) -> None:
         """Wraps an environment.
@@ -80,7 +80,7 @@ class StructuredActionMaskFromInfo(StructuredEnv):
         """Begins an episode.
 
         Raises:
-            ConfigurationError: If the info of an agent that acts has no mask, or one of a wrong length.
+            ConfigurationError: If the info of an acting agent has no mask, or a mask of a wrong length.
         """
         return self._masked(self._env.reset(seed=seed, options=options))
 
@@ -93,7 +93,7 @@ class StructuredActionMaskFromInfo(StructuredEnv):
         return self._masked(self._env.step(actions))
 
     def layers(self) -> Iterator[object]:
-        """Yields itself and the environment's layers."""
+        """Yields this wrapper and the environment's layers."""
         yield self
         yield from self._env.layers()
 
@@ -129,24 +129,24 @@ def _with_mask(
     if mask.shape != shape:
         found = f"a mask of shape {list(mask.shape)}" if ACTION_MASK in info else f"only {sorted(info)}"
         raise ConfigurationError(
-            f"info of {whose} has {found}; expected {ACTION_MASK!r} of shape {list(shape)}; make the environment give "
-            "it in reset and in step, or do not use ActionMaskFromInfo"
+            f"info of {whose} has {found}; expected {ACTION_MASK!r} of shape {list(shape)}; return the "
+            "mask in the info of reset and step, or do not use ActionMaskFromInfo"
         )
     return {"observation": observation, ACTION_MASK: mask.astype(np.int8)}
 
 
 def make(env_id: str, **env_kwargs: Any) -> Environment:  # noqa: ANN401 - the user's --env-kwargs
-    """Makes an environment and moves the masks in its infos into its observations; a factory for `--env-id`.
+    """Makes an environment whose observations contain the masks of its infos; a factory for `--env-id`.
 
         rollcast train --env-id rollcast.actor.environments.action_mask:make --env-kwargs '{"env_id": "Taxi-v4"}'
 
     Args:
-        env_id: As for `EnvironmentFactory`; PettingZoo's, too.
+        env_id: See `EnvironmentFactory`. Ids of PettingZoo work, too.
         env_kwargs: Keyword arguments of that environment.
 
     Raises:
-        ConfigurationError: If it cannot be made.
-        InvalidSpaceError: If its actions cannot be masked.
+        ConfigurationError: If the environment cannot be made.
+        InvalidSpaceError: If the environment's actions cannot be masked.
     """
     env = EnvironmentFactory(env_id, env_kwargs)()
     return ActionMaskFromInfo(env) if isinstance(env, gymnasium.Env) else StructuredActionMaskFromInfo(env)

@@ -1,4 +1,4 @@
-"""Atari 2600 games as people train on them: grey frames of 84 by 84, four frames a step, no-op starts."""
+"""Atari 2600 games with the usual preprocessing: grey frames of 84 by 84, four frames a step, no-op starts."""
 
 from collections.abc import Mapping
 from typing import Any, Final, SupportsFloat
@@ -39,7 +39,7 @@ def is_atari(spec: EnvSpec) -> bool:
 
 
 def raw_frames_hint(spaces: EnvironmentSpaces) -> str:
-    """Returns a line that recommends `--atari` if observations are a game's raw frames; else an empty one."""
+    """Returns a line that recommends `--atari` if observations are a game's raw frames; otherwise an empty string."""
     raw = [substep.observation.shape for substep in spaces.values() if isinstance(substep.observation, Box)]
     if not any(shape[:2] == _RAW_SIZE for shape in raw):
         return ""
@@ -57,29 +57,30 @@ def check_atari(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> None:
         env_kwargs: Further arguments of ALE's environment.
 
     Raises:
-        ConfigurationError: If the spec is no game of ALE, or an argument contradicts the preprocessing.
+        ConfigurationError: If the spec is not a game of ALE, or an argument contradicts the preprocessing.
     """
     if not is_atari(spec):
         raise ConfigurationError(
-            f"env_id is {spec.id!r} with atari, but that is no Atari game; expected a game of the Arcade Learning "
-            "Environment, such as 'ALE/Pong-v5'; choose one, or leave atari out"
+            f"env_id is {spec.id!r} with atari, but that is not an Atari game; expected a game of the Arcade Learning "
+            "Environment, such as 'ALE/Pong-v5'; choose one, or omit atari"
         )
     for name in sorted(_FIXED.keys() & env_kwargs.keys()):
         raise ConfigurationError(
             f"env_kwargs have {name} {env_kwargs[name]!r} with atari, but {_FIXED[name]}; expected other arguments; "
-            f"leave {name} out, or leave atari out"
+            f"omit {name}, or omit atari"
         )
 
 
 def make_atari(spec: EnvSpec, env_kwargs: Mapping[str, Any], *, whole_games: bool) -> gymnasium.Env[Frame, int]:
     """Makes a game with gymnasium's preprocessing: single frames, uint8 `[84, 84]`; the policy stacks them.
 
-    - A step repeats its action for 4 frames, and the observation is the maximum of the last two: sprites flicker.
+    - A step repeats its action for 4 frames. Because sprites flicker, the observation is the maximum of the last two
+      frames.
     - A game begins with 1 to 30 no-ops.
     - In training a lost life ends the episode, as in Mnih et al. 2015; see `LifeLossEnds`.
-    - Sticky actions are ALE's own: the ids `ALE/...-v5` repeat the last action with probability 0.25 in every frame
+    - ALE adds the sticky actions: the ids `ALE/...-v5` repeat the last action with probability 0.25 in every frame
       (Machado et al. 2018, "Revisiting the Arcade Learning Environment", https://arxiv.org/abs/1709.06009).
-    - Rewards are the game's, unclipped: clipping is the learner's.
+    - Rewards are those of the game. The learner clips them.
 
     Args:
         spec: The registered spec, checked by `check_atari`.
@@ -89,7 +90,7 @@ def make_atari(spec: EnvSpec, env_kwargs: Mapping[str, Any], *, whole_games: boo
     import ale_py
     from gymnasium.wrappers import AtariPreprocessing
 
-    # or each environment prints a banner
+    # otherwise each environment prints a banner
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     # Grey frames, because the wrapper asks the emulator for its screen again: less to draw in every frame.
     game = gymnasium.make(spec, disable_env_checker=True, frameskip=1, obs_type="grayscale", **env_kwargs)
@@ -100,8 +101,8 @@ def make_atari(spec: EnvSpec, env_kwargs: Mapping[str, Any], *, whole_games: boo
 class LifeLossEnds(Wrapper[Frame, int, Frame, int]):
     """A game in which a lost life ends the episode; the next episode continues with the next life.
 
-    gymnasium's `terminal_on_life_loss` begins a new game after each lost life, so that no actor ever plays the second.
-    A reset with a seed always begins a new game, and so does one before an episode has ended.
+    gymnasium's `terminal_on_life_loss` begins a new game after each lost life, so that no actor ever plays the second
+    life. A reset with a seed, or before the end of an episode, always begins a new game.
     """
 
     def __init__(self, env: gymnasium.Env[Frame, int]) -> None:
@@ -116,7 +117,7 @@ class LifeLossEnds(Wrapper[Frame, int, Frame, int]):
         self._goes_on = False
 
     def step(self, action: int) -> tuple[Frame, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Steps the game; `terminated` also if a life was lost."""
+        """Steps the game. A lost life sets `terminated`, too."""
         # if this raises, the next reset begins a new game
         self._goes_on = False
         observation, reward, terminated, truncated, info = self.env.step(action)
@@ -125,7 +126,7 @@ class LifeLossEnds(Wrapper[Frame, int, Frame, int]):
         return observation, reward, terminated or lost, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Frame, dict[str, Any]]:
-        """Begins a new game, or the next life of this one with a no-op."""
+        """Begins a new game, or the next life of the current game with a no-op."""
         goes_on, self._goes_on = self._goes_on and seed is None, False
         if goes_on:
             observation, _, terminated, truncated, info = self.env.step(_NO_OP)
@@ -137,7 +138,7 @@ class LifeLossEnds(Wrapper[Frame, int, Frame, int]):
         return observation, info
 
     def _count_lives(self) -> int:
-        """Returns by how many the number of lives has changed."""
+        """Returns the change in the number of lives."""
         lives: int = self.env.get_wrapper_attr("ale").lives()
         change, self._lives = lives - self._lives, lives
         return change

@@ -1,4 +1,4 @@
-"""Tells on which device a vector environment keeps its tensors."""
+"""Finds the device on which a vector environment keeps its tensors."""
 
 from gymnasium.vector import VectorEnv
 
@@ -6,14 +6,13 @@ from gymnasium.vector import VectorEnv
 def device_of(vector_env: object) -> str | None:
     """Returns the device of a vector whose observations and rewards are torch tensors, such as `"cuda:0"`.
 
-    Simulators that step thousands of environments on a GPU have an attribute `device`, a `torch.device` or its name:
-    Isaac Lab's, mjlab's and ManiSkill's do.
+    GPU simulators such as Isaac Lab, mjlab and ManiSkill have an attribute `device`, a `torch.device` or its name.
 
     Args:
         vector_env: A vector environment of any kind.
 
     Returns:
-        The device's name; None: the vector returns arrays of numpy.
+        The device's name; None: the vector returns numpy arrays.
     """
     if not isinstance(vector_env, VectorEnv):
         return None

@@ -1,4 +1,4 @@
-"""Turns the action that a policy has chosen into the action that the environment gets: clips it to the bounds."""
+"""Clips the policy's actions to the bounds of the action space, for the environment."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ class ExecutedActions:
         executed = ExecutedActions(action_space)
         env.step(executed(action))
 
-    Actions of a Box are clipped to its bounds; others are executed unchanged. A Gaussian policy may choose an action
-    outside the bounds. Rollouts record the chosen action, because the log-probability belongs to it. All code that
+    Actions of a Box are clipped to the bounds of the Box. All other actions are executed unchanged. A Gaussian policy
+    may choose an action outside the bounds. Rollouts record the chosen action with its log-probability. All code that
     steps an environment, answers with actions, or learns from executed actions uses this rule.
 
     Stateless: any thread may call it.

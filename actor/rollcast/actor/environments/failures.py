@@ -1,4 +1,4 @@
-"""Reports of environments that raised, and the errors made from them."""
+"""Reports about environments that raised an exception, and the errors that contain these reports."""
 
 import json
 import traceback
@@ -13,16 +13,16 @@ from rollcast.services.errors import ActorFailedError, message_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureReport:
-    """A report of an environment that raised; it can be sent to another process.
+    """A report about an environment that raised an exception. Reports can be sent to other processes.
 
     Attributes:
-        exception_type: Class of the exception.
-        exception_message: Its message.
-        exception_traceback: Its traceback, as text.
-        doing: `"make"`, `"step"`, `"reset"` or the method that was called.
+        exception_type: The class of the exception.
+        exception_message: The message of the exception.
+        exception_traceback: The traceback of the exception, as text.
+        doing: `"make"`, `"step"`, `"reset"` or the name of another called method.
         env_index: Index of the environment; None: unknown.
         env_seed: The environment's last seed; None: none.
-        is_wrong_value: Whether the environment returned a wrong value, so that the exception is rollcast's own.
+        is_wrong_value: True: rollcast raised the exception, because the environment returned a wrong value.
     """
 
     exception_type: str
@@ -57,15 +57,15 @@ class FailureReport:
 
 
 class EnvironmentFailedError(ActorFailedError):
-    """An environment raised, or returned a wrong value. An exception in this process is the `__cause__`.
+    """An environment raised an exception, or returned a wrong value. An exception in this process is the `__cause__`.
 
     Attributes:
-        report: The report, as it is sent to another process.
-        exception_type: Class of the original exception, for example `"ValueError"`.
-        exception_message: Its message.
-        exception_traceback: Its traceback, as text.
-        env_index: Index of the environment that raised; None if the vector environment does not say.
-        env_seed: The seed of that environment, or of the first one if `env_index` is None; None: it had none.
+        report: The report, which can be sent to other processes.
+        exception_type: The class of the original exception, for example `"ValueError"`.
+        exception_message: The message of the exception.
+        exception_traceback: The traceback of the exception, as text.
+        env_index: The index of the failed environment; None: unknown.
+        env_seed: The seed of the failed environment, or of the first environment if `env_index` is None; None: no seed.
     """
 
     def __init__(self, report: FailureReport) -> None:
@@ -81,8 +81,8 @@ class EnvironmentFailedError(ActorFailedError):
             f"{which} (seed {report.env_seed}) returned a wrong value from {report.doing}(): {self.exception_message}"
             if report.is_wrong_value
             else f"{which} (seed {report.env_seed}) raised {self.exception_type} in {report.doing}(): "
-            f"{self.exception_message}; expected {report.doing}() to return; mend the environment, its traceback shows "
-            "where"
+            f"{self.exception_message}; expected {report.doing}() to return; correct the environment (the "
+            "traceback shows where)"
         )
 
 
@@ -90,8 +90,8 @@ class EnvironmentLostError(ActorFailedError):
     """The process of an environment has ended, or does not answer.
 
     Attributes:
-        env_index: The environment that the process was busy with, or its first one.
-        env_seed: The last seed of that environment; None: none.
+        env_index: The index of the environment that the process was stepping, or of its first environment.
+        env_seed: The last seed of that environment; None: no seed.
     """
 
     def __init__(self, problem: str, *, env_index: int, env_seed: int | None) -> None:
@@ -104,7 +104,7 @@ class EnvironmentLostError(ActorFailedError):
 def environment_failure(
     error: BaseException, vector_env: VectorEnv, *, doing: str, env_seeds: Sequence[int]
 ) -> EnvironmentFailedError:
-    """Makes the error that says which environment raised, and the seed it was started with.
+    """Makes an error with the index and the seed of the environment that raised an exception.
 
     Args:
         error: The exception of `vector_env`, with its traceback.
@@ -122,9 +122,9 @@ def environment_failure(
 
 
 def _failing_index(error: BaseException, vector_env: VectorEnv) -> int | None:
-    """Reads the index from the frame in which gymnasium's SyncVectorEnv loops over its environments.
+    """Reads the failing environment's index from the frame in which gymnasium's SyncVectorEnv loops.
 
-    Counting in every step would slow the hot path for a value that only failures need.
+    A counter in every step would slow the hot path, and only failures need the index.
     """
     owner = vector_env.unwrapped
     if not isinstance(owner, SyncVectorEnv):

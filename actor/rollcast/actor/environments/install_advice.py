@@ -1,4 +1,4 @@
-"""Says which package has a missing environment, and the command that installs it."""
+"""Finds the package of a missing environment, and the command that installs the package."""
 
 import importlib.util
 import re
@@ -28,13 +28,13 @@ def for_unknown_id(env_id: str) -> str:
         if name.startswith(beginning) and not env_id.startswith(f"{module}:"):
             if importlib.util.find_spec(module) is not None:
                 return f"write '{module}:{name}', so that the package that registers it is imported"
-            return f"{package} registers it: {typed('pip')} install {package}, and write '{module}:{name}'"
+            return f"{package} registers this id: {typed('pip')} install {package}, and write '{module}:{name}'"
     if Path(f"{env_id}.py").is_file():
         return f"{env_id}.py is in this folder: write '{env_id}:NAME', with the name of a class or a function in it"
     guess = did_you_mean(name, registry)
     if guess:
         return guess
-    return "if a package registers it, install that and write 'module:id'; gymnasium.pprint_registry() lists the others"
+    return "if a package registers this id, install it and write 'module:id'; gymnasium.pprint_registry() lists all ids"
 
 
 def for_missing_module(error: BaseException) -> str:
@@ -52,12 +52,12 @@ def for_missing_module(error: BaseException) -> str:
 
 
 def for_failure(error: BaseException) -> str:
-    """Returns advice for an environment that raises while it is made."""
-    # gymnasium says which module it has not found by raising from that error
+    """Returns advice for an exception that was raised while an environment was made."""
+    # gymnasium's error for a missing module has the import error as its cause
     lacking = error.__cause__ if isinstance(error, DependencyNotInstalled) else error
     if isinstance(lacking, ModuleNotFoundError) and extra_with(str(lacking.name)) is not None:
         return for_missing_module(lacking)
-    # else it names the commands itself, in backticks
+    # otherwise the text of gymnasium's error has the commands, in backticks
     missing = re.findall(r"`pip install ([^`]+)`", str(error)) if isinstance(error, DependencyNotInstalled) else []
     if missing:
         pip = typed("pip")

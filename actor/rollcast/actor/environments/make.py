@@ -32,23 +32,23 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFactory:
-    """A factory of environments by name; picklable, so that it can be sent to a spawned process.
+    """Makes environments by name. A factory can be pickled and sent to a spawned process.
 
     Attributes:
         env_id: A gymnasium id (`"CartPole-v1"`, `"ale_py:ALE/Pong-v5"`), or `"package.module:factory"`, a callable that
             returns a `gymnasium.Env`, a `StructuredEnv`, or a PettingZoo environment
             (`"mpe2.simple_spread_v3:parallel_env"`).
         env_kwargs: Keyword arguments of the environment or factory.
-        vectorization: How `make_vector_env` steps several environments. `"entry_point"`: with the vector environment
-            registered with the id. `"sync"`: one after the other. `"auto"`: with the entry point if there is one, else
-            like `"sync"`. `"subprocess"`: in processes, one for each core. `"measure"`: the faster of `"sync"` and
-            `"subprocess"`, found by trying.
-        agent_policies: For PettingZoo: agents with equal spaces share a policy (`"shared"`), or each has its own
-            (`"separate"`).
-        on_step_failure: The action when an environment raises in `step`. `"fail"`: its actor fails.
-            `"drop_episode"`: the episode is dropped and the environment reset. A vector entry point always fails.
-        atari: The environment is a game of ALE, preprocessed as `atari.make_atari` says.
-        whole_games: An episode of such a game is the whole game, not a life: for evaluation.
+        vectorization: The method with which `make_vector_env` steps several environments. `"entry_point"`: with the
+            vector environment registered with the id. `"sync"`: one after the other. `"auto"`: with the entry point if
+            there is one, otherwise like `"sync"`. `"subprocess"`: in processes, one for each core. `"measure"`: the
+            faster of `"sync"` and `"subprocess"`, as measured at the start.
+        agent_policies: For PettingZoo: agents with equal spaces share a policy (`"shared"`), or each agent has its own
+            policy (`"separate"`).
+        on_step_failure: The reaction to an exception in `step`. `"fail"`: the actor fails. `"drop_episode"`: the actor
+            drops the episode and resets the environment. With a vector entry point, the actor always fails.
+        atari: The environment is a game of ALE, with the preprocessing of `atari.make_atari`.
+        whole_games: An episode of an Atari game is a whole game instead of a life. For evaluation.
     """
 
     env_id: str
@@ -64,8 +64,8 @@ class EnvironmentFactory:
             raise ConfigurationError(
                 f"env_id is {self.env_id!r}; expected a name, such as 'CartPole-v1' or 'package.module:factory'; a "
                 "class or function that makes the environment is itself a factory: use it in place of "
-                "EnvironmentFactory. One of a notebook cannot be sent to actors in processes: put it in a file and "
-                "name it, or use SequentialDistributedActors"
+                "EnvironmentFactory. A factory of a notebook cannot be sent to actors in processes: put it in a file "
+                "and name it, or use SequentialDistributedActors"
             )
         for name, choices, advice in (
             ("on_step_failure", OnStepFailure, "'fail' shows what is wrong at once"),
@@ -79,14 +79,14 @@ class EnvironmentFactory:
         if self.atari and self.vectorization == "entry_point":
             raise ConfigurationError(
                 "vectorization is 'entry_point' with atari, but ALE's own vector preprocesses and stacks itself; "
-                "expected auto, sync, subprocess or measure; choose one of them, or leave atari out"
+                "expected auto, sync, subprocess or measure; choose one of them, or omit atari"
             )
 
     def __call__(self) -> Environment:
         """Makes one environment.
 
         Raises:
-            ConfigurationError: If `env_id` names nothing, or cannot be made with `env_kwargs`.
+            ConfigurationError: If no environment has the name `env_id`, or `env_kwargs` do not fit.
         """
         if self.atari:
             spec = self.atari_spec()
@@ -112,7 +112,7 @@ class EnvironmentFactory:
         return structured
 
     def vector_spec(self) -> EnvSpec | None:
-        """Returns the registered spec if it has a usable vector entry point, else None.
+        """Returns the registered spec if it has a usable vector entry point, otherwise None.
 
         Raises:
             ConfigurationError: If no environment has the name `env_id`.
@@ -127,10 +127,10 @@ class EnvironmentFactory:
         """Makes the vector environment that is registered with the id.
 
         Args:
-            n_envs: Number of environments that it steps.
+            n_envs: The number of environments in the vector.
 
         Raises:
-            ConfigurationError: If it cannot be made with `env_kwargs`.
+            ConfigurationError: If the vector cannot be made with `env_kwargs`.
         """
         mode = VectorizeMode.VECTOR_ENTRY_POINT
         return self.made_with(
@@ -164,17 +164,17 @@ class EnvironmentFactory:
         if self._own_factory() is not None:
             raise ConfigurationError(
                 f"env_id {self.env_id!r} is a factory with atari; expected a game of the Arcade Learning Environment, "
-                "such as 'ALE/Pong-v5'; choose one, or leave atari out and let the factory preprocess"
+                "such as 'ALE/Pong-v5'; choose one, or omit atari, and preprocess in the factory"
             )
         spec = self.registered_spec()
         check_atari(spec, self.env_kwargs)
         return spec
 
     def made_with(self, make: Callable[[], _Made]) -> _Made:
-        """Returns what `make` returns.
+        """Calls `make` and returns its result.
 
         Raises:
-            ConfigurationError: If it raised.
+            ConfigurationError: If `make` raised.
         """
         try:
             return make()
@@ -212,15 +212,15 @@ EnvFactory = Callable[[], Environment]
 
 
 def drops_episodes(env_factory: EnvFactory) -> bool:
-    """Returns True if an episode in which the environment raises is dropped instead of ending the actor."""
+    """Returns True if an actor drops an episode in which the environment raises, and continues."""
     return isinstance(env_factory, EnvironmentFactory) and env_factory.on_step_failure == "drop_episode"
 
 
 def whole_episodes(env_factory: EnvFactory) -> EnvFactory:
-    """Returns the factory of the environment that evaluation plays in.
+    """Returns a factory of environments for evaluation.
 
-    Its episodes are whole games of Atari, not lives. It does not drop episodes in which an environment raises, because
-    they would not be whole.
+    An Atari episode is then a whole game, not a life. An exception ends the evaluation, because a dropped episode would
+    be incomplete.
     """
     if not isinstance(env_factory, EnvironmentFactory):
         return env_factory
@@ -228,19 +228,19 @@ def whole_episodes(env_factory: EnvFactory) -> EnvFactory:
 
 
 def make_single_env(env_factory: EnvFactory) -> Environment:
-    """Makes one environment with the spaces that `make_vector_env` gives it.
+    """Makes one environment with the same spaces as in `make_vector_env`.
 
-    If the vector environment registered with the id has other spaces than the environment itself, as for ALE, this is
-    such a vector with one environment.
+    If the registered vector environment has different spaces from the environment, as for ALE, this function returns a
+    vector of one environment.
 
     Args:
-        env_factory: As for `make_vector_env`.
+        env_factory: See `make_vector_env`.
 
     Returns:
         The environment; the caller closes it.
 
     Raises:
-        ConfigurationError: If it cannot be made.
+        ConfigurationError: If the environment cannot be made.
     """
     if (
         not isinstance(env_factory, EnvironmentFactory)

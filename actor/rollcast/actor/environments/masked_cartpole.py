@@ -10,12 +10,12 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-# Position of the cart and angle of the pole, of what CartPole observes.
+# The indices of the cart's position and the pole's angle in CartPole's observation.
 _SHOWN = (0, 2)
 
 
 class MaskedCartPole(gymnasium.ObservationWrapper[NDArray[np.float32], int, NDArray[np.float32]]):
-    """CartPole whose observation has the position and the angle, float32 `[2]`, and no velocities."""
+    """CartPole that observes only the cart's position and the pole's angle, float32 `[2]`."""
 
     def __init__(self, env: gymnasium.Env[NDArray[np.float32], int]) -> None:
         """Wraps an environment.
@@ -29,12 +29,12 @@ class MaskedCartPole(gymnasium.ObservationWrapper[NDArray[np.float32], int, NDAr
         self.observation_space = Box(space.low[list(_SHOWN)], space.high[list(_SHOWN)], dtype=np.float32)
 
     def observation(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Returns what is shown of an observation."""
+        """Returns the position and the angle of an observation."""
         return observation[list(_SHOWN)]
 
 
 def make(**env_kwargs: Any) -> MaskedCartPole:  # noqa: ANN401 - the user's --env-kwargs
-    """Makes CartPole-v1 without velocities; a factory for `--env-id`. Its threshold is that of CartPole-v1, 475.
+    """Makes CartPole-v1 without velocities; a factory for `--env-id`. The task is solved at 475, like CartPole-v1.
 
     Args:
         env_kwargs: Keyword arguments of CartPole-v1, such as `render_mode`.

@@ -17,7 +17,7 @@ _Info = dict[str, Any]
 
 
 class OneOfVector(gymnasium.Env[NestedObservation, Any]):
-    """The only environment of a vector, as a `gymnasium.Env`. Its infos are empty, because vectors merge infos.
+    """The only environment of a vector, as a `gymnasium.Env` with empty infos, because vectors merge infos.
 
     Args:
         vector_env: A vector of one environment; closed by `close`.
@@ -38,7 +38,7 @@ class OneOfVector(gymnasium.Env[NestedObservation, Any]):
         return self._first(observation), {}
 
     def step(self, action: NDArray[Any]) -> tuple[NestedObservation, float, bool, bool, _Info]:
-        """Takes a step; at the end of an episode the observation is the true last one, whenever the vector resets."""
+        """Takes a step. At the end of an episode, returns the episode's last observation, even if the vector resets."""
         actions: Any = np.asarray(action, self.action_space.dtype)[None]
         if self._device is not None:
             import torch  # its simulator has loaded it
@@ -55,7 +55,7 @@ class OneOfVector(gymnasium.Env[NestedObservation, Any]):
         return last, float(reward[0]), *ends, {}
 
     def set_progress(self, progress: float) -> None:
-        """Tells the vector how far training has come, if it asks for it."""
+        """Passes the progress of training to the vector, if the vector accepts it."""
         if (method := getattr(self._vector_env.unwrapped, "set_progress", None)) is not None:
             method(progress)
 

@@ -1,4 +1,4 @@
-"""Adapts PettingZoo's environments to structured ones: parallel environments, and those in which agents take turns.
+"""Adapts PettingZoo's parallel and turn-based environments to `StructuredEnv`.
 
 Terry et al. 2021, "PettingZoo: Gym for Multi-Agent Reinforcement Learning", https://arxiv.org/abs/2009.14471.
 """
@@ -26,13 +26,13 @@ def adapt_pettingzoo(env: object, agent_policies: AgentPolicies = "shared") -> S
     Args:
         env: Any object.
         agent_policies: `"shared"`: agents with equal spaces share a substep key, and so a policy. `"separate"`: every
-            agent has a substep of its own, named after it.
+            agent has a separate substep, named after the agent.
 
     Returns:
         The structured environment; None if `env` is not from PettingZoo.
 
     Raises:
-        ConfigurationError: If it has no `possible_agents`.
+        ConfigurationError: If `env` has no `possible_agents`.
     """
     # A PettingZoo environment exists only if PettingZoo was imported; actors without it need not install it.
     if "pettingzoo" not in sys.modules:
@@ -51,10 +51,10 @@ class SimultaneousAgentsEnv(AdaptedEnv):
 
     Args:
         env: The environment; closed by `close`.
-        agent_policies: As for `adapt_pettingzoo`.
+        agent_policies: See `adapt_pettingzoo`.
 
     Raises:
-        ConfigurationError: If it has no `possible_agents`.
+        ConfigurationError: If `env` has no `possible_agents`.
     """
 
     def __init__(self, env: "ParallelEnv[Any, Any, Any]", agent_policies: AgentPolicies = "shared") -> None:
@@ -89,8 +89,8 @@ class SimultaneousAgentsEnv(AdaptedEnv):
     def _seen_by(self, name: str, observations: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of any kind
         if name not in observations:
             raise InvalidValueError(
-                f"the observations lack {name!r}, they have {sorted(observations)}; expected that of each agent that "
-                "acts, and the last one of each agent that ends in this step; return it, too"
+                f"the observations lack {name!r}, and have {sorted(observations)}; expected one for each agent that "
+                "acts, and the last one for each agent that ends in this step; return all these observations"
             )
         return observations[name]
 
@@ -103,10 +103,10 @@ class TurnTakingAgentsEnv(AdaptedEnv):
 
     Args:
         env: The environment; closed by `close`.
-        agent_policies: As for `adapt_pettingzoo`.
+        agent_policies: See `adapt_pettingzoo`.
 
     Raises:
-        ConfigurationError: If it has no `possible_agents`.
+        ConfigurationError: If `env` has no `possible_agents`.
     """
 
     def __init__(self, env: "AECEnv[Any, Any, Any]", agent_policies: AgentPolicies = "shared") -> None:
@@ -144,18 +144,18 @@ class TurnTakingAgentsEnv(AdaptedEnv):
 def group_agents(
     env: "AECEnv[Any, Any, Any] | ParallelEnv[Any, Any, Any]", agent_policies: AgentPolicies
 ) -> tuple[EnvironmentSpaces, dict[str, ActorId]]:
-    """Gives every agent a substep key, and an index among the agents that share it.
+    """Assigns to every agent a substep key, and an index among the agents that share this key.
 
     Args:
         env: A PettingZoo environment.
-        agent_policies: As for `adapt_pettingzoo`.
+        agent_policies: See `adapt_pettingzoo`.
 
     Returns:
         The spaces by substep key, and the `ActorId` of each agent by its name. A shared key is the first agent's name
-        without the number at its end ("listener_0": "listener").
+        without its trailing number ("listener_0": "listener").
 
     Raises:
-        ConfigurationError: If it has no `possible_agents`.
+        ConfigurationError: If `env` has no `possible_agents`.
     """
     names = list(getattr(env, "possible_agents", ()))
     if not names:

@@ -1,4 +1,4 @@
-"""Drops the episode in which an environment raises, and continues with the next one."""
+"""Drops an episode in which the environment raises an exception, and continues with the next episode."""
 
 import logging
 import threading
@@ -27,10 +27,10 @@ _Environment = gymnasium.Env[Any, Any]
 
 
 class RecoveringEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper that truncates the episode in which the environment raises, instead of raising.
+    """A wrapper that truncates the episode if the environment raises an exception, instead of raising it.
 
-    The step that raised returns the observation before it. Its info has `FAILURE_KEY`, so that a `RolloutWorker` drops
-    the step. Exceptions in `reset` are raised, and so is the tenth failure in a row (`MAX_FAILURES_IN_A_ROW`).
+    The failed step returns the previous observation. Its info has `FAILURE_KEY`, so a `RolloutWorker` drops the step.
+    The wrapper still raises exceptions of `reset`, and the tenth failure in a row (`MAX_FAILURES_IN_A_ROW`).
 
     Args:
         env: The environment; `reset` must make it usable again.
@@ -47,7 +47,7 @@ class RecoveringEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._last, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - the environment's own
-        """Steps; truncates the episode if the environment raises or calls `sys.exit`."""
+        """Takes a step; truncates the episode if the environment raises an exception or calls `sys.exit`."""
         try:
             result = self.env.step(action)
         except (Exception, SystemExit) as error:
@@ -77,12 +77,12 @@ def failures_in(infos: dict[str, Any]) -> Iterator[tuple[int, FailureReport]]:
 
 
 class DroppedEpisodesLog:
-    """Logs dropped episodes: the first few with their tracebacks, then one a minute, which says how many there were.
+    """Logs the first few dropped episodes, then one episode per minute and the number of unlogged episodes.
 
-    Any thread may call.
+    Thread-safe.
 
     Args:
-        clock: Returns monotonic seconds; replaced in tests.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -93,19 +93,19 @@ class DroppedEpisodesLog:
         self._n_untold = 0
 
     def note(self, report: FailureReport, *, env_index: int, env_seed: int | None) -> None:
-        """Notes that an episode of an environment was dropped, and why."""
+        """Notes that an episode of an environment was dropped because of a failure."""
         with self._lock:
             if self._told.take("") is not None:
                 self._n_untold += 1
                 return
             n_untold, self._n_untold = self._n_untold, 0
         logger.warning(
-            "environment %d (seed %s) raised %s in %s(): %s; its episode is dropped, and it is reset%s\n%s",
+            "environment %d (seed %s) raised %s in %s(): %s; the episode is dropped, and the environment reset%s\n%s",
             env_index,
             env_seed,
             report.exception_type,
             report.doing,
             report.exception_message,
-            f"; so were {n_untold:,} others since the last such line" if n_untold else "",
+            f"; {n_untold:,} others since the last such line" if n_untold else "",
             report.exception_traceback,
         )

@@ -1,4 +1,4 @@
-"""Checks what environments return from `step` and `reset`, for all code that steps one."""
+"""Checks the values that environments return from `step` and `reset`."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -24,40 +24,40 @@ _REAL_KINDS: Final = "biuf"
 
 
 class InvalidValueError(InvalidInputError):
-    """A value that an environment returned, or is to get, does not fit its space."""
+    """A value that an environment returned or received does not fit the space."""
 
 
 def checked_step(result: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:  # noqa: ANN401 - any value
-    """Returns the result of `step` if it is a tuple of five with a dictionary at its end. Members are not checked.
+    """Returns the result of `step` if it is a tuple of five whose last member is a dictionary. Checks no other member.
 
     Args:
         result: The returned value.
 
     Raises:
-        InvalidValueError: If it is anything else.
+        InvalidValueError: If the result has another form.
     """
     if isinstance(result, _SEQUENCES) and len(result) == 5 and isinstance(result[4], dict):
         return result  # type: ignore[return-value]  # five members
     raise InvalidValueError(
         f"step() returned {_described(result)}; expected (observation, reward, terminated, truncated, info), the last "
-        "a dictionary; correct what it returns"
+        "a dictionary; correct its return value"
     )
 
 
 def checked_reset(result: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401 - any value
-    """Returns the result of `reset` if it is a tuple of two with a dictionary at its end. Members are not checked.
+    """Returns the result of `reset` if it is a tuple of two whose last member is a dictionary. Checks no other member.
 
     Args:
         result: The returned value.
 
     Raises:
-        InvalidValueError: If it is anything else.
+        InvalidValueError: If the result has another form.
     """
     if isinstance(result, _SEQUENCES) and len(result) == 2 and isinstance(result[1], dict):
         return result  # type: ignore[return-value]  # two members
     raise InvalidValueError(
-        f"reset() returned {_described(result)}; expected (observation, info), the last a dictionary; correct what it "
-        "returns"
+        f"reset() returned {_described(result)}; expected (observation, info), the last a dictionary; correct its "
+        "return value"
     )
 
 
@@ -68,14 +68,15 @@ def checked_reward(reward: Any) -> float:  # noqa: ANN401 - any value
         reward: A finite real number of Python or numpy, a bool, or an array of exactly one of these.
 
     Raises:
-        InvalidValueError: If it is anything else: text, None, a complex number, NaN, an array of several numbers.
+        InvalidValueError: If the reward is another value: text, None, a complex number, NaN, an array of several
+            numbers.
     """
     if type(reward) not in _NUMBERS:
-        reward = _only_number(reward, f"the reward is {reward!r:.100}; expected a number; correct what step() returns")
+        reward = _only_number(reward, f"the reward is {reward!r:.100}; expected a number; correct the result of step()")
     if not -_LARGEST_REWARD <= reward <= _LARGEST_REWARD:  # NaN too
         raise InvalidValueError(
-            f"the reward is {reward!r:.100}; expected a finite number that a float32 can hold; find where the "
-            "environment makes it"
+            f"the reward is {reward!r:.100}; expected a finite number that a float32 can hold; find its "
+            "source in the environment"
         )
     return float(reward)
 
@@ -88,11 +89,11 @@ def checked_flag(flag: Any, name: str) -> bool:  # noqa: ANN401 - any value
         name: Name of the flag in messages: `"terminated"`.
 
     Raises:
-        InvalidValueError: If it is anything else: text, None, another number.
+        InvalidValueError: If the flag is another value: text, None, another number.
     """
     if type(flag) in _FLAGS:
         return bool(flag)
-    problem = f"{name} is {flag!r:.100}; expected True or False; correct what step() returns"
+    problem = f"{name} is {flag!r:.100}; expected True or False; correct the result of step()"
     number = _only_number(flag, problem)
     if number not in (0, 1):
         raise InvalidValueError(problem)
@@ -110,7 +111,7 @@ def check_observed(leaf: Space[Any], values: NDArray[Any], what: str) -> None:
         what: Name of the values in the message.
 
     Raises:
-        InvalidValueError: If it holds such a value.
+        InvalidValueError: If the observation holds such a value.
     """
     schema = leaf_schema(leaf)
     if schema.n_values is not None:
@@ -119,12 +120,12 @@ def check_observed(leaf: Space[Any], values: NDArray[Any], what: str) -> None:
     try:
         schema.check_values(np.asarray(values, schema.dtype, order="C"), what=what, axes=())
     except InvalidTensorError as error:
-        # Its words are the same: chained, they and the traceback would be printed twice.
+        # Not chained: both errors have the same text, which would be printed twice.
         raise InvalidValueError(str(error)) from None
 
 
 def _only_number(value: Any, problem: str) -> Any:  # noqa: ANN401 - a number of whatever type
-    """Returns a real number, or the only element of an array; raises `problem` for all else."""
+    """Returns a real number, or the only element of an array; raises `problem` for any other value."""
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, np.ndarray | np.generic) and value.size == 1 and value.dtype.kind in _REAL_KINDS:

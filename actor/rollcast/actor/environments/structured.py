@@ -15,11 +15,11 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Nes
 
 
 class ActorId(NamedTuple):
-    """Names an agent.
+    """Identifies an agent.
 
     Attributes:
-        substep_key: Key of its spaces, and so of its policy.
-        agent_index: Its number among the agents that share them, from 0.
+        substep_key: The key of the agent's spaces and policy.
+        agent_index: The agent's number among the agents with this key, from 0.
     """
 
     substep_key: str
@@ -31,9 +31,9 @@ class Ended:
     """The end of an episode for one agent.
 
     Attributes:
-        observation: Its last observation.
-        truncated: Whether the episode was cut, so that later rewards are estimated from that observation. False: the
-            episode terminated.
+        observation: The agent's last observation.
+        truncated: True: the episode was cut off, and the value of the last observation replaces later rewards. False:
+            the episode terminated.
     """
 
     observation: NestedObservation
@@ -41,11 +41,12 @@ class Ended:
 
 
 class Executed(NamedTuple):
-    """An agent's last action as it was carried out.
+    """An agent's last action as the environment executed it.
 
     Attributes:
-        action: In the dtype and shape of its space; None: as it was sent.
-        chosen_by: Who chose it in place of the policy; empty: the policy, if it is as it was sent.
+        action: The executed action, in the dtype and shape of the action space; None: the action that was sent.
+        chosen_by: The name of the player that chose the action in place of the policy. Empty: no name; the policy chose
+            the action if the executed action equals the sent action.
     """
 
     action: NDArray[Any] | None
@@ -57,17 +58,18 @@ class Turn:
     """The results of the last actions, and the agents that act next.
 
     Attributes:
-        observations: The observation of each agent that acts now, all of them at once. Empty: the episode is over.
-        rewards: The agents' rewards for the last actions, whichever agent took them. An agent's rewards count for its
-            last action, until its next observation. Agents that are left out have a reward of 0.
+        observations: The observation of each agent that acts now. All these agents act together. Empty: the episode is
+            over.
+        rewards: Each agent's reward for the last actions of all agents. Until its next observation, an agent's rewards
+            count for its last action. An agent without an entry has a reward of 0.
         ended: The agents whose episode has ended in this turn. They do not act again before a reset.
         infos: Further values by agent.
-        events: Statistics of the events of an episode that is over. Set by the vector environment, not by the
+        events: Statistics of the events of an episode that is over. The vector environment sets this, not the
             environment.
-        is_dropped: Whether the environment raised, so that the results of the last actions are unknown. Set by the
-            vector environment, too.
-        executed: The last actions of agents that may not have been carried out as the policy chose them. Set for
-            environments that dial in.
+        is_dropped: True: the environment raised an exception, so the results of the last actions are unknown. The
+            vector environment sets this, too.
+        executed: The executed actions of agents, if they may differ from the policy's actions. Set for environments
+            that dial in.
     """
 
     observations: Mapping[ActorId, NestedObservation]
@@ -86,11 +88,12 @@ class StructuredEnv(ABC):
         while turn.observations:
             turn = env.step({actor: act(actor, seen) for actor, seen in turn.observations.items()})
 
-    A substep key names a kind of action: of `n_agents` agents that share spaces and policy, or one of several actions
-    of one agent (first where to go, then what to take). Agents that act at once are in the same turn. Episodes end
-    agent by agent; when no agent acts any more, every agent that has acted must have ended.
+    A substep key identifies a kind of action, such as a move or a purchase. The `n_agents` agents of a key share spaces
+    and policy. One agent may have several keys, for kinds of actions that alternate. Agents that act together are in
+    the same turn. Each agent's episode may end separately. When no agent acts any more, every agent that has acted must
+    have ended.
 
-    One thread at a time calls it.
+    One thread at a time calls an environment.
 
     Attributes:
         spaces: The spaces by substep key.
@@ -103,7 +106,7 @@ class StructuredEnv(ABC):
         """Begins an episode.
 
         Args:
-            seed: Seeds the environment's random generators; None: they continue.
+            seed: Seeds the environment's random generators; None: the generators continue.
             options: As in gymnasium.
 
         Returns:
@@ -122,15 +125,15 @@ class StructuredEnv(ABC):
         """
 
     def layers(self) -> Iterator[object]:
-        """Yields itself and its parts, from the outside in; rollcast records the events of every `FiresEvents`."""
+        """Yields this environment and its parts, outermost first; rollcast records the events of each `FiresEvents`."""
         yield self
 
     def close(self) -> None:  # noqa: B027  # most have nothing to close
-        """Frees its resources. Idempotent."""
+        """Frees the environment's resources. Idempotent."""
 
 
 class AdaptedEnv(StructuredEnv):
-    """A structured environment around one of another kind.
+    """A structured environment that wraps an environment of another kind.
 
     Args:
         env: The other environment; closed by `close`.
@@ -142,7 +145,7 @@ class AdaptedEnv(StructuredEnv):
         self.spaces = spaces
 
     def layers(self) -> Iterator[object]:
-        """Yields itself, the environment's wrappers, and the environment."""
+        """Yields this adapter, the environment's wrappers, and the environment."""
         yield self
         yield from wrapped_layers(self._env)
 
@@ -152,7 +155,7 @@ class AdaptedEnv(StructuredEnv):
 
 
 class SingleAgentEnv(AdaptedEnv):
-    """A gymnasium environment as a structured one: one substep, `FLAT_SUBSTEP`, and one agent.
+    """A gymnasium environment as a structured environment with one substep, `FLAT_SUBSTEP`, and one agent.
 
     Args:
         env: The environment; closed by `close`.

@@ -1,1 +1,1 @@
-"""Exports policies to ONNX: the graph, the names that players expect, and the check against the policy itself."""
+"""Exports policies to ONNX: the graph, the names that players expect, and the comparison with the policy."""

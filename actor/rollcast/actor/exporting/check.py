@@ -1,4 +1,4 @@
-"""Compares the ONNX model of a policy with the policy itself, on drawn observations, and times both."""
+"""Compares the ONNX model of a policy with the policy on random observations, and times both."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -22,12 +22,13 @@ from rollcast.services.policies.policies import SavedPolicy
 from rollcast.services.spaces.leaf_schema import leaf_schema
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces, space_leaves
 
-# The largest difference; of numbers above 1, in proportion to the largest of their row.
+# The largest difference before rounding. For rows with a number above 1, it is relative to the row's largest number.
 TOLERANCE: Final = 1e-5
-# Trajectories that are played at once, and the share of them that begins an episode with each observation.
+# The number of trajectories in a batch, and the probability that a trajectory begins a new episode at an observation.
 _N_ROWS: Final = 100
 _BEGIN_RATE: Final = 0.1
-# A Box that is wider is drawn around 0: environments are seldom near such bounds.
+# The widest Box from which observations are drawn uniformly. Observations of a wider Box are drawn around 0, because
+# environments are seldom near such bounds.
 _WIDEST: Final = 1e3
 _N_TIMED: Final = 1000
 _TIMED_S: Final = 2.0
@@ -38,11 +39,12 @@ class Agreement:
     """The comparison of a model with its policy.
 
     Attributes:
-        n_observations: The observations that were compared.
-        largest_difference: Of actions, parameters and states; see `TOLERANCE`.
-        n_ties: Observations whose two best actions differ by less than the tolerance: either counts as the best.
-        model_s: The seconds that each of some actions took with onnxruntime, on one thread.
-        policy_s: The same with the policy itself.
+        n_observations: The number of compared observations.
+        largest_difference: The largest difference between actions, parameters and states; see `TOLERANCE`.
+        n_ties: The number of observations whose two best actions differ by less than the tolerance. These actions are
+            not compared.
+        model_s: The time of each single action with onnxruntime, on one thread, in seconds.
+        policy_s: The time of each single action with the policy, in seconds.
     """
 
     n_observations: int
@@ -55,19 +57,19 @@ class Agreement:
 def check_model(
     content: bytes, model: PolicyModel, saved: SavedPolicy, spaces: EnvironmentSpaces, substep_key: str, n: int
 ) -> Agreement:
-    """Plays a model and its policy on the same observations, in episodes that begin at random.
+    """Runs a model and its policy on the same observations, in episodes that begin at random steps.
 
     Args:
         content: The model, serialised.
         model: The model.
         saved: The policy.
-        spaces: The spaces that it acts in, by substep key.
+        spaces: The policy's spaces, by substep key.
         substep_key: The substep that the model acts in.
-        n: Observations to compare; rounded up to whole batches.
+        n: The number of observations to compare; rounded up to whole batches.
 
     Raises:
-        MismatchError: They differ by more than the tolerance, or choose other actions.
-        ConfigurationError: The policy itself cannot act in this Python, because its network needs torch.
+        MismatchError: The outputs differ by more than the tolerance, or the actions differ.
+        ConfigurationError: The policy cannot act here, because its network needs torch.
     """
     session = _Session(content, model)
     policy = make_saved_policy(saved, spaces, seed=0, allowed_network=saved.spec.network)
@@ -136,7 +138,7 @@ class _Session:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         self._model = model
-        # Without those that describe the model.
+        # Without the outputs that describe the model.
         self._names = [tensor.name for tensor in model.outputs if isinstance(tensor.shape[0], str)]
         self._inputs = {tensor.name for tensor in self._session.get_inputs()}
 
@@ -152,13 +154,13 @@ class _Session:
 
 
 class _DrawnObservations:
-    """Draws observations that a policy may see: around the mean if it normalises them, else within the space.
+    """Draws observations: around the running mean if the policy normalises them, otherwise within the space.
 
     Args:
         saved: The policy.
         substep_key: The substep.
         substep: Its spaces.
-        is_float32: True: numbers are those that float32 has, because a player gives no others.
+        is_float32: Whether to round numbers to float32, because the player gives no others.
     """
 
     def __init__(self, saved: SavedPolicy, substep_key: str, substep: SubstepSpaces, *, is_float32: bool) -> None:
@@ -206,7 +208,7 @@ class _DrawnObservations:
 
 
 def _are_tied(space: Space[Any], parameters: Parameters) -> NDArray[np.bool_]:
-    """Returns bool `[N]`: two actions are equally good, but for rounding."""
+    """Returns bool `[N]`: True where two actions are equally good, except for rounding."""
     if isinstance(space, Box):
         return np.zeros(len(parameters), np.bool_)
     if isinstance(space, MultiBinary):
@@ -222,7 +224,7 @@ def _are_tied(space: Space[Any], parameters: Parameters) -> NDArray[np.bool_]:
 
 
 def _difference(expected: NDArray[Any], given: NDArray[Any]) -> float:
-    """Returns the largest difference; of integers, any is infinite. NaN if a number is NaN."""
+    """Returns the largest difference. Any difference of integers counts as infinite. NaN if a number is NaN."""
     if expected.shape != given.shape or expected.dtype != given.dtype:
         return np.inf
     if expected.dtype.kind != "f":
@@ -232,7 +234,13 @@ def _difference(expected: NDArray[Any], given: NDArray[Any]) -> float:
     rows, others = (values.reshape(len(values), -1).astype(np.float64) for values in (expected, given))
     # Parameters of forbidden actions are huge, and would hide the rest of their row.
     size = np.where(rows > FORBIDDEN / 2, np.abs(rows), 0.0).max(axis=1, keepdims=True)
-    return float((np.abs(rows - others) / np.maximum(1.0, size)).max())
+    differences = np.abs(rows - others) / np.maximum(1.0, size) - _rounding(expected.dtype)
+    return float(np.maximum(differences, 0.0).max())
+
+
+def _rounding(dtype: np.dtype[Any]) -> float:
+    """Returns the distance of two neighbours of a narrow dtype, to which numbers within the tolerance may round."""
+    return float(np.finfo(dtype).eps) if dtype.itemsize < 4 else 0.0
 
 
 def _mismatch(
@@ -241,17 +249,21 @@ def _mismatch(
     if expected.shape != given.shape or expected.dtype != given.dtype:
         found = f"{given.dtype}{list(given.shape)}, and expected {expected.dtype}{list(expected.shape)}"
     else:
-        same = expected == given if expected.dtype.kind != "f" else np.isclose(expected, given, 0, TOLERANCE)
+        same = (
+            expected == given
+            if expected.dtype.kind != "f"
+            else np.isclose(expected, given, 0, TOLERANCE + _rounding(expected.dtype))
+        )
         row = int(np.flatnonzero(~same.reshape(len(same), -1).all(axis=1))[0])
         found = f"{given[row].tolist()} for drawn observation {n_before + row}, and expected {expected[row].tolist()}"
     return MismatchError(
-        f"the {what} of the exported policy is {found:.400}; it differs by {difference:.2g}, more than {TOLERANCE:g}; "
-        "no file was written; report it, with the policy file, or serve the policy instead: rollcast serve-policy"
+        f"the {what} of the exported policy is {found:.400}; the difference is {difference:.2g}, above {TOLERANCE:g}; "
+        "no file was written; report this, with the policy file, or serve the policy instead: rollcast serve-policy"
     )
 
 
 def _times(act: Callable[[], object]) -> NDArray[np.float64]:
-    """Returns the seconds of single calls, after some that do not count."""
+    """Returns the seconds of single calls, after a few uncounted ones."""
     for _ in range(20):
         act()
     taken: list[float] = []

@@ -1,7 +1,7 @@
 """Builds an ONNX graph node by node.
 
-`onnx.helper` and not `torch.onnx`: the graph is then the same for every version of torch, and exporting an MLP needs no
-torch.
+This module uses `onnx.helper` instead of `torch.onnx`. So the graph is the same for every version of torch, and the
+export of an MLP needs no torch.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from rollcast.services.version import software_version
 # Old enough for the players in game engines, and new enough for float64, int8 and Where.
 OPSET: Final = 15
 _IR_VERSION: Final = 8
-# The name of the first axis of every input and output that has one row for each observation.
+# The name of the first axis of all inputs and outputs with one row for each observation.
 BATCH_AXIS: Final = "N"
 
 
@@ -28,10 +28,10 @@ class GraphTensor:
     """An input or an output of a graph.
 
     Attributes:
-        name: Its name.
-        dtype: Its dtype.
-        shape: Its shape, with `"N"` for the number of observations.
-        meaning: Its meaning, in a few words.
+        name: The tensor's name.
+        dtype: The tensor's dtype.
+        shape: The tensor's shape, with `"N"` for the number of observations.
+        meaning: A short description.
     """
 
     name: str
@@ -41,7 +41,7 @@ class GraphTensor:
 
 
 class GraphBuilder:
-    """A graph that grows node by node. Its methods return the names of tensors."""
+    """A graph that grows node by node. The methods return the names of tensors."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -53,30 +53,30 @@ class GraphBuilder:
 
         Args:
             operator: An operator of ONNX, such as `"Gemm"`.
-            inputs: Its inputs.
-            output: The name of its output; empty: a new one.
-            attributes: Its attributes.
+            inputs: The inputs of the operator.
+            output: The name of the output; empty: a new name.
+            attributes: The attributes of the operator.
         """
         output = output or self._new_name(operator)
         self._nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
         return output
 
     def constant(self, values: NDArray[Any], name: str = "") -> str:
-        """Adds a constant; without a name, under a new one."""
+        """Adds a constant. Without `name`, the constant gets a new name."""
         name = name or self._new_name("constant")
         self._constants.append(numpy_helper.from_array(np.ascontiguousarray(values).reshape(values.shape), name))
         return name
 
     def convert(self, x: str, dtype: DTypeLike) -> str:
-        """Converts to another dtype."""
+        """Converts a tensor to another dtype."""
         return self.add("Cast", x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def reshape(self, x: str, shape: Sequence[int]) -> str:
-        """Gives each row another shape."""
+        """Reshapes each row."""
         return self.add("Reshape", x, self.constant(np.array([-1, *shape], np.int64)))
 
     def split(self, x: str, sizes: Sequence[int]) -> list[str]:
-        """Cuts `[N, sum(sizes)]` along its second axis."""
+        """Splits a tensor `[N, sum(sizes)]` along its second axis."""
         if len(sizes) == 1:
             return [x]
         outputs = [self._new_name("Split") for _ in sizes]
@@ -85,11 +85,11 @@ class GraphBuilder:
         return outputs
 
     def concat(self, parts: Sequence[str]) -> str:
-        """Joins along the second axis."""
+        """Concatenates tensors along the second axis."""
         return parts[0] if len(parts) == 1 else self.add("Concat", *parts, axis=1)
 
     def filled(self, x: str, values: NDArray[np.float32]) -> str:
-        """Repeats float32 `[F]` in as many rows as x has; x is float32 `[N, F]` or `[N, 1]` and finite."""
+        """Repeats float32 `[F]` for each row of x; x is float32 `[N, F]` or `[N, 1]` and finite."""
         return self.add("Add", self.add("Mul", x, self.constant(np.zeros(1, np.float32))), self.constant(values))
 
     def embed(self, model: onnx.ModelProto, inputs: Mapping[str, str]) -> str:
@@ -97,7 +97,7 @@ class GraphBuilder:
 
         Args:
             model: The model, of the same opset.
-            inputs: The tensor for each of its inputs.
+            inputs: The tensor for each input of the model.
         """
         graph = model.graph
         names = dict(inputs) | {tensor.name: self._new_name("embedded") for tensor in graph.initializer}
@@ -119,8 +119,8 @@ class GraphBuilder:
         """Returns the whole model.
 
         Args:
-            inputs: Its inputs.
-            outputs: Its outputs; constants may be outputs, too.
+            inputs: The model's inputs.
+            outputs: The model's outputs; constants may be outputs, too.
             metadata: Entries for `metadata_props`.
         """
         graph = helper.make_graph(

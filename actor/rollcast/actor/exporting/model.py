@@ -1,8 +1,9 @@
 """Builds the ONNX model of a policy: raw observations in, greedy actions out.
 
-Everything between is part of the graph: the scaling of images, one-hot encodings, normalisation, frame stacks, the
-recurrence, action masks, and the bounds of a Box. One state holds what a policy remembers: its recurrent state, its
-inputs of the K - 1 frames before, and a 1 once there are any. It is 0 where an episode begins.
+The graph contains all steps between: the scaling of images, one-hot encodings, normalisation, frame stacks, the
+recurrence, action masks, and the bounds of a Box. One state tensor holds the recurrent state, the inputs of the
+previous K - 1 frames, and a flag. The flag is 1 if there are previous frames. All numbers of the state are 0 at the
+beginning of an episode.
 """
 
 import math
@@ -38,10 +39,10 @@ class PolicyModel:
 
     Attributes:
         proto: The model.
-        player: The program that runs it, with the names of its inputs and outputs.
-        inputs: Its inputs.
-        outputs: Its outputs; the first has the actions.
-        state_size: M, the size of its state; 0: it has none.
+        player: The program that runs the model, and that defines the names of the inputs and outputs.
+        inputs: The model's inputs.
+        outputs: The model's outputs; the first output has the actions.
+        state_size: M, the size of the model's state; 0: no state.
     """
 
     proto: onnx.ModelProto
@@ -55,14 +56,14 @@ def build_model(saved: SavedPolicy, spaces: EnvironmentSpaces, substep_key: str,
     """Builds the model of a policy.
 
     Args:
-        saved: The policy. Its network is imported if it is a user's own.
-        spaces: The spaces that it acts in, by substep key.
+        saved: The policy. A user's own network is imported.
+        spaces: The policy's spaces, by substep key.
         substep_key: The substep that the model acts in.
-        names: Whose names the inputs and outputs have.
+        names: The player that defines the names of the inputs and outputs.
 
     Raises:
-        ConfigurationError: ONNX, or the player whose names these are, cannot express this policy.
-        InvalidSpaceError: A space is of a kind that is not supported.
+        ConfigurationError: ONNX or the player cannot express this policy.
+        InvalidSpaceError: A space of an unsupported kind.
     """
     spec, substep = saved.spec, spaces[substep_key]
     is_own = spec.network not in BUILT_IN_NETWORKS
@@ -80,7 +81,7 @@ def build_model(saved: SavedPolicy, spaces: EnvironmentSpaces, substep_key: str,
     memory = _Memory(graph, spec.state_size, spec.frame_stack, {path: size for path, (_, size) in taken.items()})
     state_shape = player.state_shape(memory.n_numbers)
     if memory.n_numbers:
-        inputs.append(_state(player.state_in, state_shape, "the state; 0 where an episode begins"))
+        inputs.append(_state(player.state_in, state_shape, "the state; 0 at the beginning of an episode"))
         memory.read(player.state_in)
     stacks = memory.push({path: frame for path, (frame, _) in taken.items()})
     state = memory.recurrent
@@ -116,7 +117,7 @@ def _state(name: str, shape: tuple[int, ...], meaning: str) -> GraphTensor:
 
 
 class _Frames:
-    """Turns the inputs for one frame into what the network takes, float32 `[N, F]` for each leaf.
+    """Turns the inputs for one frame into the network's inputs, float32 `[N, F]` for each leaf.
 
     Args:
         graph: The graph.
@@ -154,7 +155,7 @@ class _Frames:
             self._moments[path] = mean.astype(np.float64), scale_of(variance)
 
     def values(self, path: str, x: str) -> tuple[str, int]:
-        """Returns the numbers of a leaf, normalised if the policy does; and F."""
+        """Returns the numbers of a leaf, normalised if the policy normalises them, and F."""
         graph, leaf = self._graph, self._leaves[path]
         flat = graph.add("Flatten", x, axis=1)
         size = math.prod(leaf.shape or ())
@@ -185,7 +186,7 @@ class _Frames:
         return graph.add("ReduceSum", ones, graph.constant(np.array([1], np.int64)), keepdims=0), size
 
     def stacked(self, path: str, stack: str) -> str:
-        """Gives a stack of `values` the shape and the dtype that a user's own network takes."""
+        """Converts a stack of `values` to the shape and the dtype that a user's own network takes."""
         leaf, n_frames = self._leaves[path], self._spec.frame_stack
         shape = tuple(leaf.shape or ()) if n_frames == 1 else (n_frames, *(leaf.shape or ()))
         return self._graph.convert(
@@ -196,8 +197,8 @@ class _Frames:
         graph, leaf = self._graph, self._leaves[path]
         if len(leaf.shape or ()) == 2 and self._layout.images[path] == "channel_last":
             raise ConfigurationError(
-                f"{self._spec.frame_stack} frames of {describe_space(leaf)} at {path!r} are more than an image is "
-                "wide, and count as its rows; expected fewer; no such policy can be exported: serve it instead"
+                f"{self._spec.frame_stack} frames of {describe_space(leaf)} at {path!r} are more than the width of an "
+                "image, so the frames would count as rows; expected fewer; serve the policy instead of exporting it"
             )
         if self._scales_images:
             return graph.add("Flatten", x, axis=1)
@@ -208,7 +209,7 @@ class _Frames:
 
 
 class _Memory:
-    """The state of a policy: what it remembers from one observation to the next.
+    """The state of a policy, which it carries from one observation to the next.
 
     Args:
         graph: The graph.
@@ -237,7 +238,7 @@ class _Memory:
         self._kept: list[str] = []
 
     def read(self, name: str) -> None:
-        """Takes the input of this name apart."""
+        """Splits the input with this name."""
         parts = self._graph.split(self._graph.add("Flatten", name, axis=1), self._sizes)
         if self._is_recurrent:
             self.recurrent = parts.pop(0)
@@ -246,7 +247,7 @@ class _Memory:
         self._earlier = dict(zip(self._frame_sizes, parts, strict=True))
 
     def push(self, frames: Mapping[str, str]) -> Mapping[str, str]:
-        """Puts frames on those before them: `[N, F]` to `[N, K * F]`; an episode begins with K times its first."""
+        """Stacks frames on the previous ones: `[N, F]` to `[N, K * F]`. An episode begins with K first frames."""
         if not self._frame_sizes:
             return frames
         graph, stacks = self._graph, {}
@@ -259,7 +260,7 @@ class _Memory:
         return stacks
 
     def after(self, recurrent: str | None) -> str:
-        """Returns the next state, `[N, M]`, from the next recurrent one."""
+        """Returns the next state, `[N, M]`, given the next recurrent state."""
         parts = [] if recurrent is None else [recurrent]
         if self._frame_sizes:
             parts += [*self._kept, self._graph.filled(self._has_begun, np.ones(1, np.float32))]
@@ -269,7 +270,7 @@ class _Memory:
 def _actions(
     graph: GraphBuilder, saved: SavedPolicy, substep_key: str, substep: SubstepSpaces, outputs: str, mask: str | None
 ) -> ActionNodes:
-    """Adds the greedy actions for a network's outputs `[N, n]`; a mask is `[N, n]`, not 0 where one is allowed."""
+    """Adds the greedy actions for a network's outputs `[N, n]`; a mask is `[N, n]`, nonzero if allowed."""
     distribution, space = head_distribution(substep, saved.spec.head), substep.action
     if isinstance(space, Box):
         parameters = outputs
@@ -300,7 +301,7 @@ def _actions(
 
 
 def _box_action(graph: GraphBuilder, space: Box[Any], outputs: str, *, is_squashed: bool) -> str:
-    """Returns the actions of means, `[N, D]` in the dtype of the space: squashed, and inside the bounds."""
+    """Returns the actions for the means, `[N, D]` in the dtype of the space: squashed or clipped to the bounds."""
     dtype = np.result_type(space.dtype, _FLOAT32)
     if is_squashed:
         low, high = finite_bounds(space)
@@ -318,7 +319,7 @@ def _box_action(graph: GraphBuilder, space: Box[Any], outputs: str, *, is_squash
 
 
 def _allowed(graph: GraphBuilder, mask: str, sizes: tuple[int, ...]) -> str:
-    """Returns bool `[N, n]`, True where an action is allowed; all of an element are if its mask allows none."""
+    """Returns bool `[N, n]`, True where an action is allowed. A mask that allows no action of an element allows all."""
     allowed = graph.convert(graph.convert(mask, np.bool_), np.float32)
     parts = []
     for part in graph.split(allowed, sizes):

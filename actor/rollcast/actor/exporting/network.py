@@ -20,7 +20,7 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
 
 
 class NetworkNodes:
-    """The built-in network of one substep, as nodes of a graph. `networks.AutoNetwork` computes the same in torch.
+    """The built-in network of one substep, as nodes of a graph. `networks.AutoNetwork` is the version in torch.
 
     Args:
         graph: The graph.
@@ -51,8 +51,8 @@ class NetworkNodes:
         """Adds the network.
 
         Args:
-            inputs: float32 `[N, F]` by path: the pixels of an image from 0 to 1, channels first; the features of
-                another leaf.
+            inputs: float32 `[N, F]` by path. For an image: the pixels from 0 to 1, channels first. For another leaf:
+                the features.
             state: float32 `[N, S]`; None: the policy is not recurrent.
 
         Returns:
@@ -103,7 +103,7 @@ class NetworkNodes:
         return self._graph.add("Relu", x)
 
     def _recurrence(self, x: str, state: str) -> tuple[str, str]:
-        """Returns the output and the state after a step; the equations are those of `recurrence`."""
+        """Returns the output and the state after a step; see `recurrence` for the equations."""
         graph, size = self._graph, self._spec.recurrent_size
         hidden, *cells = graph.split(state, [size] * (self._spec.state_size // size))
         of_input, of_state = (
@@ -133,15 +133,15 @@ class NetworkNodes:
 
 
 def own_network(saved: SavedPolicy, spaces: EnvironmentSpaces, substep_key: str, seen: Space[Any]) -> onnx.ModelProto:
-    """Returns a user's own network as a model, with an input `leaf_<i>` for each leaf of its observations.
+    """Returns a user's own network as a model with an input `leaf_<i>` for each leaf of the observations.
 
-    torch's older exporter makes it: it needs no package beside `onnx`.
+    This function uses torch's older exporter, which needs no package besides `onnx`.
 
     Args:
-        saved: The policy; its network is imported.
-        spaces: The spaces that it acts in.
+        saved: The policy. This function imports the policy's network.
+        spaces: The policy's spaces.
         substep_key: The substep.
-        seen: The space that the network sees: its observations, as stacks of frames.
+        seen: The space of the network's inputs: stacks of frames.
 
     Raises:
         ConfigurationError: The network cannot be exported.
@@ -190,6 +190,6 @@ def own_network(saved: SavedPolicy, spaces: EnvironmentSpaces, substep_key: str,
     except Exception as error:
         raise ConfigurationError(
             f"the network {saved.spec.network!r} cannot be exported to ONNX: {type(error).__name__}: "
-            f"{message_of(error)}; expected a network of operations that torch.onnx knows; change its forward, or "
+            f"{message_of(error)}; expected a network of operations that torch.onnx supports; change its forward, or "
             "serve the policy instead: rollcast serve-policy"
         ) from error

@@ -1,9 +1,9 @@
-"""Names the inputs and outputs of a policy's ONNX model: rollcast's own names, or those of a game engine's player.
+"""Defines the names of an ONNX model's inputs and outputs: rollcast's own names, or those of a game engine's player.
 
-As their sources have them: the plugin of Godot RL Agents (ONNXInference.cs, sync.gd) gives `obs` and `state_ins` and
-takes `output` and `state_outs`. ML-Agents from 2.0 on (TensorNames.cs, SentisModelParamLoader.cs, ApplierImpl.cs) gives
-`obs_<i>`, `action_masks` and `recurrent_in`, and takes `continuous_actions` or `discrete_actions`, `recurrent_out`, and
-constants that describe the model.
+The names are from the players' sources. The plugin of Godot RL Agents (ONNXInference.cs, sync.gd) gives `obs` and
+`state_ins` and takes `output` and `state_outs`. ML-Agents from 2.0 on (TensorNames.cs, SentisModelParamLoader.cs,
+ApplierImpl.cs) gives `obs_<i>`, `action_masks` and `recurrent_in`. It takes `continuous_actions` or `discrete_actions`,
+`recurrent_out`, and constants that describe the model.
 """
 
 from abc import ABC, abstractmethod
@@ -36,8 +36,8 @@ class ActionNodes:
     Attributes:
         parameters: float32 `[N, P]`, as `Policy.act` returns them.
         n_parameters: P.
-        indices: int64 `[N, E]`, from 0, for each element of a Discrete, MultiDiscrete or MultiBinary space; None: the
-            actions are those of a Box.
+        indices: int64 `[N, E]`, one index from 0 for each element of a Discrete, MultiDiscrete or MultiBinary space;
+            None: the actions are those of a Box.
         values: `[N, D]` in the dtype of a Box, inside its bounds; None: the actions are indices.
     """
 
@@ -48,7 +48,7 @@ class ActionNodes:
 
 
 class Player(ABC):
-    """A program that runs the model, with the names that it uses.
+    """A program that runs the model, with the program's names of inputs and outputs.
 
     Args:
         substep: The spaces that the policy acts in.
@@ -57,7 +57,7 @@ class Player(ABC):
 
     state_in: ClassVar[str]
     state_out: ClassVar[str]
-    # True: images come as floats from 0 to 1, channels first; False: as the environment has them.
+    # True: images are floats from 0 to 1, channels first; False: images are as the environment returns them.
     scales_images: ClassVar[bool] = False
 
     def __init__(self, substep: SubstepSpaces, images: Mapping[str, ImageLayout]) -> None:
@@ -73,21 +73,21 @@ class Player(ABC):
         """Checks that the program can play this policy.
 
         Raises:
-            ConfigurationError: It cannot.
+            ConfigurationError: The program cannot play this policy.
         """
 
     @abstractmethod
     def observation_inputs(self) -> dict[str, GraphTensor]:
-        """Returns the input for each leaf of the observation but the action mask, by path."""
+        """Returns the input for each leaf of the observation except the action mask, by path."""
 
     @property
     def other_inputs(self) -> tuple[GraphTensor, ...]:
-        """Inputs that the program gives and the policy does not need."""
+        """The inputs that the program gives, and that the policy does not need."""
         return ()
 
     @abstractmethod
     def mask_input(self) -> GraphTensor | None:
-        """Returns the input for the action mask, `[N, n]`, not 0 where an action is allowed; None: there is none."""
+        """Returns the input for the action mask, `[N, n]`, nonzero where an action is allowed; None: no mask."""
 
     def state_shape(self, n_state: int) -> tuple[int, ...]:
         """Returns the shape of a state of M numbers."""
@@ -95,15 +95,15 @@ class Player(ABC):
 
     @abstractmethod
     def add_outputs(self, graph: GraphBuilder, actions: ActionNodes, n_state: int) -> list[GraphTensor]:
-        """Adds the outputs but for the state, and returns them; that of the actions comes first."""
+        """Adds the outputs except the state, and returns them, the actions first."""
 
     @abstractmethod
     def feed(self, observation: Observation) -> dict[str, NDArray[Any]]:
-        """Returns the inputs but for the state, as the program gives them, for observations `[N, ...]`."""
+        """Returns the program's inputs except the state, for observations `[N, ...]`."""
 
     @abstractmethod
     def as_output(self, action: NDArray[Any]) -> NDArray[Any]:
-        """Returns the first output where the policy chooses these actions, `[N, ...]` inside the space."""
+        """Returns the model's first output for the policy's actions, `[N, ...]` inside the space."""
 
     def _sizes(self) -> tuple[int, ...]:
         return action_mask_sizes(self._substep.action)
@@ -118,12 +118,12 @@ class Player(ABC):
 
 
 class OwnNames(Player):
-    """Names by what things are; observations as the environment gives them, actions as it takes them."""
+    """rollcast's own names. Observations and actions have the shapes and dtypes of the environment's spaces."""
 
     state_in, state_out = "state_in", "state_out"
 
     def check(self, spec: PolicySpec) -> None:
-        """Refuses nothing."""
+        """Accepts every policy."""
 
     def observation_inputs(self) -> dict[str, GraphTensor]:
         """See `Player.observation_inputs`."""
@@ -171,9 +171,9 @@ class _EnginePlayer(Player):
     program: ClassVar[str]
 
     def check(self, spec: PolicySpec) -> None:
-        """Refuses what no engine's player can play; see `Player.check`."""
+        """Refuses policies that no engine's player can play; see `Player.check`."""
         if spec.network not in BUILT_IN_NETWORKS:
-            raise self._refusal(f"the network {spec.network!r}", "a built-in one: yours decides itself what it takes")
+            raise self._refusal(f"the network {spec.network!r}", "a built-in network: yours may need other inputs")
         if isinstance(self._substep.action, MultiBinary):
             raise self._refusal(describe_space(self._substep.action), "Discrete, MultiDiscrete or Box actions")
         for path, leaf in self._seen.items():
@@ -188,7 +188,7 @@ class _EnginePlayer(Player):
 
 
 class GodotPlayer(_EnginePlayer):
-    """The plugin of Godot RL Agents. It keeps no state, and knows no action masks."""
+    """The plugin of Godot RL Agents. The plugin keeps no state, and does not support action masks."""
 
     program = "Godot RL Agents"
     state_in, state_out = "state_ins", "state_outs"
@@ -197,13 +197,13 @@ class GodotPlayer(_EnginePlayer):
         """See `Player.check`."""
         super().check(spec)
         if spec.state_size or spec.frame_stack > 1:
-            raise self._refusal("a recurrent state or a frame stack", "neither: it gives nothing back to the model")
+            raise self._refusal("a recurrent state or a frame stack", "neither, because the plugin keeps no state")
         if len(self._seen) > 1 or self._images or self._has_mask:
             leaves = list(space_leaves(self._substep.observation))
             raise self._refusal(f"the observations {leaves}", "a single vector, `obs`")
         space = self._substep.action
         if isinstance(space, Box) and not ((space.low >= -1).all() and (space.high <= 1).all()):
-            raise self._refusal(describe_space(space), "a Box within [-1, 1], to which the plugin cuts all actions")
+            raise self._refusal(describe_space(space), "a Box within [-1, 1], because the plugin clips all actions")
 
     @property
     def other_inputs(self) -> tuple[GraphTensor, ...]:
@@ -232,7 +232,7 @@ class GodotPlayer(_EnginePlayer):
                     for column, n in zip(columns, sizes, strict=True)
                 ]
             )
-            width, meaning = sum(sizes), "a 1 for the greedy action of each key of the action space, else 0"
+            width, meaning = sum(sizes), "1 for each key's greedy action, otherwise 0"
         else:
             width, meaning = int(np.prod(self._substep.action.shape or ())), "the greedy action"
         assert chosen is not None

@@ -1,1 +1,1 @@
-"""Central inference: an actor computes the policy of others, which act by themselves whenever it is gone."""
+"""Central inference: one actor computes the policy for others. Without an answer, actors compute it themselves."""

@@ -1,4 +1,4 @@
-"""Acts with parameters that central inference computes, and with the actor's own policy whenever there are none."""
+"""Acts with parameters from central inference, or with the actor's own policy if no answer arrives."""
 
 import logging
 from typing import Self
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class CentralInference:
-    """The server that computes an actor's policies, one run after the other. The acting thread alone uses it.
+    """The server that computes an actor's policies, in one run after another. For the acting thread only.
 
     Args:
         address: The server.
@@ -25,8 +25,8 @@ class CentralInference:
         security: Certificates and token.
 
     Attributes:
-        latencies: The times from a question to its answer, of the last answers.
-        n_alone: Forward passes that the actor has computed itself.
+        latencies: The times between recent questions and their answers.
+        n_alone: The number of forward passes that the actor has computed itself.
 
     Raises:
         ConfigurationError: The address is malformed, or a file of `security` cannot be used.
@@ -46,18 +46,18 @@ class CentralInference:
         self.close()
 
     def over(self, own: Policy, spec: PolicySpec, *, seed: int, slot: int) -> Policy:
-        """Returns a policy that has its parameters computed by the server; ends that of the run before.
+        """Returns a policy whose parameters the server computes. Ends the stream of the previous run.
 
         Args:
             own: The actor's own policy.
-            spec: Its architecture.
-            seed: As of `make_policy`.
-            slot: As of `make_policy`.
+            spec: The policy's architecture.
+            seed: See `make_policy`.
+            slot: See `make_policy`.
         """
         self._unlink()
         if own.event_sources():
             logger.warning(
-                "central inference is not used: the policy's network fires events, which come from where it is computed"
+                "central inference is not used: the policy's network fires events, so this actor computes the policy"
             )
             return own
         self._link = InferenceLink(
@@ -77,7 +77,7 @@ class CentralInference:
 
 
 class _CentralPolicy(Policy):
-    """A policy that asks for its parameters; it draws the actions, and keeps the states, as the actor's own would."""
+    """A policy that gets its parameters from the server. It draws actions and keeps states itself."""
 
     def __init__(
         self, own: Policy, spec: PolicySpec, central: CentralInference, link: InferenceLink, *, seed: int, slot: int
@@ -97,7 +97,7 @@ class _CentralPolicy(Policy):
         super().load(version, state)
 
     def parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
-        """See `Policy.parameters_of`; asks for them first."""
+        """Asks the server first; see `Policy.parameters_of`."""
         question = Question(self.version, self._weights_digest, substep_key, observation, state)
         inferred = self._link.ask(question, self._distributions[substep_key].n_parameters)
         if inferred is None or inferred.parameters is None:
@@ -108,4 +108,4 @@ class _CentralPolicy(Policy):
         return inferred.parameters
 
     def _load(self, state: PolicyState) -> None:
-        """Does nothing: the actor's own policy has checked and copied them."""
+        """Does nothing: the actor's own policy has checked and copied the arrays."""

@@ -1,4 +1,4 @@
-"""Computes the policy for other actors, in a thread of its own: those that ask at once share a forward pass."""
+"""Computes the policy for other actors, in a separate thread. Simultaneous questions share a forward pass."""
 
 import contextlib
 import logging
@@ -29,9 +29,9 @@ from rollcast.services.spaces.spaces import Observation, space_leaves
 
 logger = logging.getLogger(__name__)
 
-# Networks that are kept at once, each with its weights: one, and another while a new run takes over from it.
+# The largest number of networks with their weights: one, and another while a new run replaces the old one.
 _MAX_NETWORKS: Final = 4
-# Networks that do not fit, which are refused without being built again.
+# The largest number of remembered networks that do not fit. The engine refuses them without building them again.
 _MAX_REFUSED: Final = 256
 
 # The dtype and shape of each array of a policy, by name.
@@ -39,14 +39,14 @@ _Kinds: TypeAlias = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
 
 class _Network:
-    """A network that streams share. The engine's thread alone uses the policy.
+    """A network that streams share. Only the engine's thread uses the policy.
 
     Attributes:
         network: Its spaces and architecture.
         digest: The digest of its message.
         n_streams: The streams that share it; guarded by the engine's lock.
         policy: The policy; None before it is made.
-        loaded: What it has loaded.
+        loaded: The weights that it has loaded.
     """
 
     def __init__(self, network: InferenceNetwork, digest: bytes) -> None:
@@ -58,7 +58,7 @@ class _Network:
 
 
 class _Waiting(NamedTuple):
-    """A question that waits; None: an opening."""
+    """A waiting question; None: the opening of a stream."""
 
     network: _Network
     question: Question | None
@@ -66,17 +66,17 @@ class _Waiting(NamedTuple):
 
 
 class InferenceEngine:
-    """An `InferenceSource` that computes the newest policy of a learner. Any thread may call.
+    """An `InferenceSource` that computes the newest policy of a learner. Thread-safe.
 
-    The learner's policies are followed from the first stream on.
+    The engine follows the learner's policies from the first stream on.
 
     Args:
         policies: The learner's policies; closed with the engine.
-        allowed_network: The policy network that this process was started with; no other is imported.
-        device: The device that torch computes on; None: see `make_policy`.
+        allowed_network: The policy network with which this process was started. The engine imports no other network.
+        device: The device on which torch computes; None: see `make_policy`.
 
     Attributes:
-        n_batches: The forward passes so far.
+        n_batches: The number of forward passes so far.
     """
 
     def __init__(
@@ -94,7 +94,8 @@ class InferenceEngine:
         self._waiting: list[_Waiting] = []
         self._newest: FollowedPolicy | None = None
         self._is_closed = False
-        # Of the engine's thread: why networks do not fit the learner's policies, whose arrays are of these kinds.
+        # Used by the engine's thread: the reasons why networks do not fit the learner's policies, and the kinds of
+        # their arrays.
         self._refused: dict[bytes, tuple[type[RollcastError], str]] = {}
         self._refused_by: _Kinds = {}
         self._policies = policies
@@ -127,8 +128,8 @@ class InferenceEngine:
         with self._changed:
             if digest not in self._networks and len(self._networks) >= _MAX_NETWORKS:
                 raise ThrottledError(
-                    f"actors with {_MAX_NETWORKS} other networks are here; expected at most {_MAX_NETWORKS} networks; "
-                    "let each run have its own server of central inference"
+                    f"actors with {_MAX_NETWORKS} other networks are connected; expected at most {_MAX_NETWORKS} "
+                    "networks; use a separate server of central inference for each run"
                 )
             self._policies.follow(self._take)
             kept = self._networks.setdefault(digest, _Network(network, digest))
@@ -172,7 +173,7 @@ class InferenceEngine:
                 self._answer(network, group, newest)
 
     def _answer(self, network: _Network, group: list[_Waiting], newest: FollowedPolicy) -> None:
-        """Answers questions of one substep, or openings."""
+        """Answers questions of one substep, or openings of streams."""
         try:
             policy = self._loaded(network, newest)
             questions = []
@@ -198,7 +199,7 @@ class InferenceEngine:
                 one.take(failure)
 
     def _loaded(self, network: _Network, newest: FollowedPolicy) -> Policy:
-        """Returns the policy of a network with the newest weights; one that does not fit is built once."""
+        """Returns a network's policy with the newest weights. Remembers a network that does not fit, to refuse it."""
         if network.loaded is newest and network.policy is not None:
             return network.policy
         if (kinds := _kinds(newest.state)) != self._refused_by:  # another run, which others may fit
@@ -229,19 +230,19 @@ class InferenceEngine:
 
 
 def _kinds(state: PolicyState) -> _Kinds:
-    """Returns what decides whether a network fits."""
+    """Returns the dtypes and shapes that a network has to fit."""
     return {name: (array.dtype, array.shape) for name, array in state.items()}
 
 
 def _unfit(question: Question, newest: FollowedPolicy) -> Inferred | RollcastError | None:
-    """Returns the answer to a question for which the newest policy may not stand; None if it may."""
+    """Returns the answer to a question that the newest policy must not answer; None if it may."""
     known = newest.digests.get(question.policy_version)
     if known is None or question.policy_version > newest.version:
         return Inferred(newest.version)
     if known != question.weights_digest:
         return ProtocolMismatchError(
-            f"version {question.policy_version} of the actor's policy has other weights than that of central "
-            "inference; expected the same; give both the address of the same learner"
+            f"version {question.policy_version} of the actor's policy differs from this version at central inference; "
+            "expected the same weights; give both the address of the same learner"
         )
     return None
 
@@ -263,7 +264,7 @@ def _computed(policy: Policy, questions: Sequence[Question]) -> list[Inferred]:
 
 
 def _any_observation(network: InferenceNetwork, key: str) -> Observation:
-    """Returns an observation of one trajectory, as a policy sees it."""
+    """Returns a random observation of one trajectory, in the policy's shapes."""
     frames, found = network.spec.frame_stack, {}
     for path, leaf in space_leaves(network.spaces[key].observation).items():
         schema = leaf_schema(leaf)

@@ -3,10 +3,12 @@
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from rollcast.actor.connection.backoff import backoff_delays
+from rollcast.actor.connection.reconnects import GOOD_CONNECTION_S
 from rollcast.services.address import split_addresses
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
@@ -27,9 +29,9 @@ class FollowedPolicy(NamedTuple):
     """A learner's newest policy.
 
     Attributes:
-        version: Its version.
-        state: Its arrays.
-        digests: The digests of the weights of this version and of those before, by version.
+        version: The policy's version.
+        state: The policy's arrays.
+        digests: The digests of the weights of this version and of earlier versions, by version.
     """
 
     version: int
@@ -38,14 +40,14 @@ class FollowedPolicy(NamedTuple):
 
 
 class FollowedPolicies:
-    """The newest policy of a learner, over every reconnect. Any thread may call.
+    """The newest policy of a learner, across reconnects. Thread-safe.
 
-    Invariant: all digests of a policy are of one run: versions that do not rise begin another.
+    Invariant: all digests belong to one run. A version that does not increase begins another run.
 
     Args:
-        address: The learner, or several ways to it.
+        address: The learner's address, or several addresses.
         security: Certificates and token.
-        encodings: The encodings to ask for, besides whole files.
+        encodings: The accepted encodings, besides whole files.
     """
 
     def __init__(
@@ -64,10 +66,10 @@ class FollowedPolicies:
         self._thread: threading.Thread | None = None
 
     def follow(self, on_policy: Callable[[FollowedPolicy], None]) -> None:
-        """Begins to follow; does nothing the second time. One thread at a time calls it.
+        """Starts to follow the learner; a second call has no effect. One thread at a time may call it.
 
         Args:
-            on_policy: Called by the thread that follows, for each version.
+            on_policy: Called for each version, by the thread that reads policies.
         """
         if self._thread is None:
             self._thread = threading.Thread(
@@ -87,16 +89,20 @@ class FollowedPolicies:
     def _follow(self, on_policy: Callable[[FollowedPolicy], None]) -> None:
         delays, said = backoff_delays(), ""
         while not self._closed.is_set():
-            address = next(self._addresses)
+            address, began = next(self._addresses), time.monotonic()
+            error: RollcastError | None = None
             try:
                 with LearnerClient(address, security=self._security) as client:
                     for version, state in self._subscribed(client):
                         on_policy(FollowedPolicy(version, state, self._noted(version, weights_digest(state))))
-                        delays, said = backoff_delays(), ""
-            except RollcastError as error:
-                if str(error) != said:
-                    said = str(error)
-                    logger.warning("central inference gets no policies of %s: %s; trying again", address, error)
+            except RollcastError as caught:
+                error = caught
+            # Not after each policy: a learner whose training has ended, or whose deltas cannot be decoded, sends one.
+            if time.monotonic() - began >= GOOD_CONNECTION_S:
+                delays, said = backoff_delays(), ""
+            if error is not None and str(error) != said:
+                said = str(error)
+                logger.warning("central inference gets no policies from %s: %s; trying again", address, error)
             self._closed.wait(next(delays))
 
     def _subscribed(self, client: LearnerClient) -> Iterable[tuple[int, PolicyState]]:
@@ -107,7 +113,7 @@ class FollowedPolicies:
             return self._subscription
 
     def _noted(self, version: int, digest: bytes) -> Mapping[int, bytes]:
-        """Returns the digests of the run so far; never changed in place, as other threads read them."""
+        """Returns the digests of the run so far, a new mapping each time, because other threads read the old one."""
         if version <= max(self._digests, default=0) and self._digests.get(version) != digest:
             self._digests = {}
         # A learner that resumes from a checkpoint gives the later versions other weights.

@@ -1,4 +1,4 @@
-"""Keeps a stream to central inference, which never makes the actor wait: not to connect, and for an answer not long."""
+"""Keeps a stream to central inference. The actor never waits for a connection, and waits only briefly for an answer."""
 
 import logging
 import queue
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rollcast.actor.connection.backoff import backoff_delays
+from rollcast.actor.connection.reconnects import GOOD_CONNECTION_S
 from rollcast.services.client.inference import InferenceClient
 from rollcast.services.environments.latencies import Latencies
 from rollcast.services.errors import InvalidInputError, LearnerUnreachableError, RollcastError
@@ -17,8 +18,8 @@ from rollcast.services.wire.error_status import errors_of_calls
 
 logger = logging.getLogger(__name__)
 
-# Bounds of the pauses after an answer without parameters, in seconds: the server's policy comes within milliseconds of
-# the actor's, or does not come for long.
+# Bounds of the pauses after an answer without parameters, in seconds. The server's policy arrives within milliseconds
+# of the actor's, or much later.
 _FIRST_PAUSE_S: Final = 0.001
 _LONGEST_PAUSE_S: Final = 1.0
 
@@ -27,8 +28,8 @@ class _Stream:
     """A stream that the server has accepted.
 
     Attributes:
-        answers: What has come; None: the stream has ended.
-        reason: Why this side has ended it; empty: it has not.
+        answers: The received answers; None: the stream has ended.
+        reason: The reason for which this side has ended the stream; empty: not ended.
     """
 
     def __init__(self, network: bytes) -> None:
@@ -56,14 +57,14 @@ class _Stream:
 
 
 class InferenceLink:
-    """A stream to central inference, over every loss.
+    """A stream to central inference, reopened after every loss.
 
-    One thread, the acting one, asks. Another, `rollcast-inference-link`, connects, and reads the answers.
+    The acting thread asks. The thread `rollcast-inference-link` connects and reads the answers.
 
     Args:
         client: The client; the caller closes it, after the link.
         network: The actor's network.
-        timeout_s: Seconds that an answer may take; after that the actor acts itself.
+        timeout_s: Seconds that an answer may take. After that, the actor computes the policy itself.
         latencies: Notes the time of each answer.
     """
 
@@ -95,7 +96,7 @@ class InferenceLink:
         self._thread.join()
 
     def ask(self, question: Question, n_parameters: int) -> Inferred | None:
-        """Returns the parameters of a question; None: the actor has to compute them.
+        """Returns the parameters for a question; None: the actor has to compute them.
 
         Args:
             question: The question.
@@ -110,7 +111,7 @@ class InferenceLink:
         try:
             message = stream.answers.get(timeout=self._timeout_s)
         except queue.Empty:
-            self._end(stream, f"no answer has come within {self._timeout_s:g} s")
+            self._end(stream, f"no answer arrived within {self._timeout_s:g} s")
             return None
         if message is None:
             return None
@@ -136,12 +137,12 @@ class InferenceLink:
     def _keep(self) -> None:
         delays, is_known_to_be_away = backoff_delays(), False
         while not self._closed.is_set():
-            stream, reason = _Stream(self._network), "it has ended the stream"
+            stream, reason, began = _Stream(self._network), "it has ended the stream", time.monotonic()
             try:
                 for n_answers in self._read(stream):
                     if n_answers == 1:
                         logger.info("central inference at %s answers", self._client.address)
-                        delays, is_known_to_be_away = backoff_delays(), False
+                        is_known_to_be_away = False
             except LearnerUnreachableError:
                 reason = "it cannot be reached"
             except RollcastError as error:
@@ -149,17 +150,20 @@ class InferenceLink:
             with self._lock:
                 self._stream = None
             stream.end()
+            # Not after one answer: the next may be late or wrong, and each new stream costs the server a network.
+            if time.monotonic() - began >= GOOD_CONNECTION_S:
+                delays = backoff_delays()
             if not (is_known_to_be_away or self._closed.is_set()):
                 is_known_to_be_away = True
                 logger.warning(
-                    "central inference at %s is away: %s; this actor acts itself until it is back",
+                    "central inference at %s is away: %s; this actor computes the policy itself until it returns",
                     self._client.address,
                     stream.reason or reason,
                 )
             self._closed.wait(next(delays))
 
     def _read(self, stream: _Stream) -> Iterator[int]:
-        """Opens a stream, and passes on its answers until it ends; yields their number before each."""
+        """Opens a stream, and delivers its answers until it ends. Yields their number before each one."""
         with errors_of_calls(self._client.address):
             with self._lock:
                 if self._closed.is_set():

@@ -1,1 +1,1 @@
-"""Plays whole episodes with a policy, to measure how good it is."""
+"""Plays whole episodes with a policy, to measure its return."""

@@ -47,10 +47,10 @@ _T_975 = (
 # Of all evaluations of this process.
 _DROPPED_LOG: Final = DroppedEpisodesLog()
 
-# Steps of one episode at which people are told that it may have no end.
+# The numbers of steps after which a warning says that the episode may never end.
 _LONG: Final = frozenset({100_000, 1_000_000, 10_000_000})
 
-# Episodes that are begun for each that is to be counted, where the environment may raise.
+# The largest number of attempts for each counted episode, if the environment may raise.
 _MAX_TRIES: Final = 10
 
 
@@ -59,12 +59,14 @@ class Evaluation:
     """The results of some episodes.
 
     Attributes:
-        returns: Sum of rewards of each episode, in the order of their seeds; with several agents, the mean over them.
-        lengths: Number of steps of each episode; in a structured environment, of turns.
-        mean: Mean of the returns.
-        std: Sample standard deviation of the returns (n - 1); 0 for one episode.
-        confidence_interval: 95 % confidence interval of the mean by Student's t, (low, high); infinite for one episode.
-        agent_returns: Mean return of each agent, by `"substep/agent"`.
+        returns: The sum of rewards of each episode, in the order of the seeds. With several agents: the mean over
+            agents.
+        lengths: The number of steps of each episode. In a structured environment: the number of turns.
+        mean: The mean of the returns.
+        std: The sample standard deviation of the returns (n - 1); 0 for one episode.
+        confidence_interval: The 95 % confidence interval of the mean by Student's t, (low, high); infinite for one
+            episode.
+        agent_returns: The mean return of each agent, by `"substep/agent"`.
     """
 
     returns: tuple[float, ...]
@@ -76,7 +78,7 @@ class Evaluation:
 
 
 class _Player(NamedTuple):
-    """Somebody who acts for agents."""
+    """The policy or the random player that acts for agents."""
 
     policy: Policy
     deterministic: bool
@@ -97,21 +99,21 @@ def evaluate_as_planned(
     video_dir: Path | None = None,
     on_step: Callable[[], None] = lambda: None,
 ) -> dict[EvaluationActions, Evaluation]:
-    """Plays the episodes of a plan, with the actions that it asks for.
+    """Plays the episodes of a plan, with each of the plan's kinds of actions.
 
     Args:
-        env_factory: As for `evaluate_policy`.
-        policy: As for `evaluate_policy`.
+        env_factory: See `evaluate_policy`.
+        policy: See `evaluate_policy`.
         plan: The episodes.
-        video_dir: As for `evaluate_policy`; with two kinds of actions, each has its own subfolder.
-        on_step: As for `evaluate_policy`.
+        video_dir: See `evaluate_policy`. With two kinds of actions, each kind has a subfolder.
+        on_step: See `evaluate_policy`.
 
     Returns:
         The results for each kind of actions, in the order of `EvaluationActions.kinds`.
 
     Raises:
-        ConfigurationError: As of `evaluate_policy`.
-        EnvironmentFailedError: As of `evaluate_policy`.
+        ConfigurationError: See `evaluate_policy`.
+        EnvironmentFailedError: See `evaluate_policy`.
     """
     kinds = plan.actions.kinds
     return {
@@ -139,29 +141,29 @@ def evaluate_against(
 ) -> dict[int, Evaluation]:
     """Plays games against random actions, and against earlier versions of the policy.
 
-    In game i, the policy plays agent i, modulo the number of agents; the opponent plays all others. The opponent
-    samples its actions, or takes the action of the highest value if it has learnt values. A return is a margin: that of
-    the policy's agent minus the mean of the others'.
+    In game i, the policy plays agent i, modulo the number of agents. The opponent plays all other agents. An opponent
+    samples its actions, or takes the action of the highest value if it has learnt values. A return is a margin: the
+    return of the policy's agent minus the mean of the other agents' returns.
 
     Args:
-        env_factory: As for `evaluate_policy`; an environment with several agents.
-        policy: As for `evaluate_policy`.
+        env_factory: See `evaluate_policy`. The environment has several agents.
+        policy: See `evaluate_policy`.
         opponents: The arrays of each version to play against.
-        plan: The number of games against each, their seed, and the policy's actions.
+        plan: The number of games against each opponent, their seed, and the policy's actions.
         make_opponent: Makes a policy of the same architecture, to load a version into.
-        on_step: As for `evaluate_policy`.
+        on_step: See `evaluate_policy`.
 
     Returns:
-        The games against each, by version; 0 is random play, the first.
+        The games against each opponent, by version. Version 0, the first entry, is random play.
 
     Raises:
-        ConfigurationError: As of `evaluate_policy`, and if there is only one agent.
-        EnvironmentFailedError: As of `evaluate_policy`.
+        ConfigurationError: See `evaluate_policy`; also if there is only one agent.
+        EnvironmentFailedError: See `evaluate_policy`.
     """
     agents = [ActorId(key, i) for key, substep in policy.spaces.items() for i in range(substep.n_agents)]
     if len(agents) < 2:
         raise ConfigurationError(
-            "an evaluation against opponents has 1 agent; expected an environment with several; do without "
+            "an evaluation against opponents has 1 agent; expected an environment with several agents; omit "
             "--eval-opponents"
         )
     own = _Player(policy, plan.actions is EvaluationActions.LIKELIEST)
@@ -172,7 +174,7 @@ def evaluate_against(
         else:
             opponent = make_opponent()
             opponent.load(version, state)
-        # A learnt value has no actions to draw but those of its exploration.
+        # With learnt values, the only drawn actions are those of exploration.
         theirs = _Player(opponent, state is not None and not opponent.is_stochastic)
         seats = [{agent: own if agent == mine else theirs for agent in agents} for mine in agents]
         games = _play(
@@ -191,7 +193,7 @@ def evaluate_against(
 
 
 def better_actions(played: Mapping[EvaluationActions, Evaluation]) -> EvaluationActions:
-    """Returns the kind of actions with the higher mean return, which counts; the first if they are equal."""
+    """Returns the kind of actions with the higher mean return; the first kind if both means are equal."""
     return max(played, key=lambda kind: played[kind].mean)
 
 
@@ -205,32 +207,32 @@ def evaluate_policy(
     video_dir: Path | None = None,
     on_step: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Plays episodes, one after the other in one environment.
+    """Plays episodes, one after another in one environment.
 
-    The i-th seed derived from `seed` resets episode i and samples its actions. So episode i is always the same: it
-    depends neither on the episodes before it, nor on the vectorization of training, nor on the machine.
+    The i-th seed derived from `seed` resets episode i and samples its actions. So episode i does not depend on earlier
+    episodes, on the vectorization of training, or on the machine.
 
-    With `on_step_failure="drop_episode"`, an episode in which the environment raises is left out, and one with a
-    further seed is played instead. After ten times `n_episodes` attempts, the finished episodes count.
+    With `on_step_failure="drop_episode"`, an episode with another seed replaces each episode in which the environment
+    raises an exception. After ten times `n_episodes` attempts, the finished episodes count.
 
     Args:
-        env_factory: Makes the environment as `make_vector_env` does for an actor, but for whole games of Atari; for a
+        env_factory: Makes the environment, as for `make_vector_env`, except that Atari is played in whole games. For a
             video, an `EnvironmentFactory`.
         policy: A policy with loaded weights. This function sets its seed.
         n_episodes: Number of episodes, at least 1.
         seed: Seed of all episodes, at least 0.
         deterministic: True: take the greedy action instead of a sample.
         video_dir: Folder for a video of every episode; None: no videos.
-        on_step: Called before every reset and step; what it raises ends the evaluation.
+        on_step: Called before every reset and step. An exception of `on_step` ends the evaluation.
 
     Returns:
-        Returns, lengths and their statistics: of fewer episodes if the environment raised too often.
+        Returns, lengths and statistics of the episodes. There are fewer episodes if the environment raised too often.
 
     Raises:
-        ConfigurationError: If a number is out of its range, the policy has no distribution to draw actions from, or a
-            video cannot be recorded.
-        EnvironmentFailedError: If the environment raised, or returned something that is not valid; where episodes are
-            dropped, if it did so in every episode, or in a reset.
+        ConfigurationError: If a number is out of range, the policy has no distribution to draw actions from, or a video
+            cannot be recorded.
+        EnvironmentFailedError: If the environment raised, or returned an invalid value. If episodes are dropped: only
+            if the environment did so in every episode, or in a reset.
     """
     if not (deterministic or policy.is_stochastic):
         raise ConfigurationError(
@@ -261,7 +263,7 @@ def _play(
     video_dir: Path | None = None,
     on_step: Callable[[], None],
 ) -> list[tuple[dict[ActorId, float], int]]:
-    """Plays episodes, each with the next of the players in turn; returns the agents' returns and the turns of each."""
+    """Plays episodes with the players in rotation; returns the agents' returns and the turns of each episode."""
     if n_episodes < 1:
         raise ConfigurationError(f"n_episodes is {n_episodes}; expected at least 1. Raise it.")
     if seed < 0:
@@ -290,7 +292,7 @@ def _play(
         vector_env.close()
     if len(played) < n_episodes:
         logger.warning(
-            "%d of %d episodes ended: the environment raised in all others, %d; the mean is that of those",
+            "%d of %d episodes ended, because the environment raised in %d others; the mean is over the ended episodes",
             len(played),
             n_episodes,
             _MAX_TRIES * n_episodes - len(played),
@@ -316,9 +318,9 @@ def summarize(returns: tuple[float, ...], lengths: tuple[int, ...]) -> Evaluatio
 def t_quantile_975(degrees_of_freedom: int) -> float:
     """Returns the 97.5 % quantile of Student's t distribution, exact to three decimals.
 
-    Up to 30 degrees of freedom it comes from a table. Above, it comes from the first terms of the Cornish-Fisher
-    expansion around the normal quantile z: t = z + (z^3 + z) / 4n + (5 z^5 + 16 z^3 + 3 z) / 96 n^2. This one number is
-    not worth scipy.
+    A table has the quantiles for up to 30 degrees of freedom. For more, this function uses the first terms of the
+    Cornish-Fisher expansion around the normal quantile z: t = z + (z^3 + z) / 4n + (5 z^5 + 16 z^3 + 3 z) / 96 n^2.
+    This avoids a dependency on scipy.
 
     Args:
         degrees_of_freedom: n, at least 1.
@@ -360,9 +362,9 @@ def _play_episode(
         n_turns += 1
         if n_turns in _LONG:
             logger.warning(
-                "the episode with seed %d has had %d steps, and continues: without a time limit greedy actions may "
-                "never end an episode; give the environment one, --env-kwargs '{\"max_episode_steps\": 1000}' for "
-                "those of gymnasium",
+                "the episode with seed %d has had %d steps, and continues: without a time limit, greedy actions may "
+                'never end an episode; give the environment a limit, such as --env-kwargs \'{"max_episode_steps": '
+                "1000}' for gymnasium",
                 seed,
                 n_turns,
             )
@@ -393,7 +395,7 @@ def _act(
 def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[Any, Any]:
     if not isinstance(env_factory, EnvironmentFactory):
         raise ConfigurationError(
-            f"A video needs an EnvironmentFactory; got {type(env_factory).__name__}. Wrap the environment's id in one."
+            f"A video needs an EnvironmentFactory; got {type(env_factory).__name__}. Pass such a factory."
         )
     # the renderer, too: an environment that lacks it would fail in its first reset
     require_extra("video", "a video")
@@ -402,18 +404,24 @@ def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[An
     if isinstance(played, OneOfVector):
         raise ConfigurationError(
             f"A video of {env_factory.env_id!r} cannot be recorded: the policy plays in the registered vector "
-            "environment, which has other spaces than the single one and cannot render. Evaluate without a video, or "
-            "train with --vectorization sync."
+            "environment, whose spaces differ from those of the single environment. Evaluate without a video, or train "
+            "with --vectorization sync."
         )
     from gymnasium.wrappers import RecordVideo  # an evaluator needs none of the wrappers
 
     env = replace(env_factory, env_kwargs={**env_factory.env_kwargs, "render_mode": "rgb_array"})()
     if isinstance(env, StructuredEnv):
         raise ConfigurationError(
-            f"A video of {env_factory.env_id!r} cannot be recorded: it is a structured environment; expected a "
-            "gymnasium.Env. Evaluate it without a video."
+            f"A video of {env_factory.env_id!r} cannot be recorded: the environment is structured; expected a "
+            "gymnasium.Env. Evaluate the policy without a video."
         )
     with warnings.catch_warnings():
-        # it warns that videos are overwritten, which is meant
+        # gymnasium warns that it overwrites videos, which is intended
         warnings.filterwarnings("ignore", message=".*Overwriting existing videos")
-        return RecordVideo(env, str(video_dir), episode_trigger=lambda episode: True, disable_logger=True)
+        try:
+            return RecordVideo(env, str(video_dir), episode_trigger=lambda episode: True, disable_logger=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the folder {str(video_dir)!r} for videos cannot be made: {error.strerror}; expected a place that can "
+                "be written to; choose another --video"
+            ) from error

@@ -1,7 +1,7 @@
-"""Applies action masks: the leaf `action_mask` of an observation says which actions the environment allows.
+"""Applies action masks: the leaf `action_mask` of an observation marks the actions that the environment allows.
 
-The convention is PettingZoo's: the observation space is a Dict with a member `action_mask` beside the observation, with
-a one for each allowed action. A mask is sent like any other leaf; each observation has its own.
+The convention is PettingZoo's: the observation space is a Dict with a member `action_mask` beside the observation. The
+mask has a 1 for each allowed action. Actors send the mask as a leaf of each observation.
 """
 
 import itertools
@@ -26,11 +26,11 @@ FORBIDDEN: Final = -1e9
 class ActionMask:
     """The layout of an action mask, and its effect on parameters.
 
-    A mask that allows nothing, as at the end of a game, counts as allowing everything: no action follows, and computed
-    values stay finite.
+    A mask that allows no action, as at the end of a game, counts as a mask that allows all actions. No action follows,
+    and computed values stay finite.
 
     Attributes:
-        sizes: Number of actions of each element of the action space; a Discrete space has one element.
+        sizes: The number of actions of each element of the action space. A Discrete space has one element.
     """
 
     sizes: tuple[int, ...]
@@ -64,13 +64,13 @@ class ActionMask:
         np.copyto(parameters[..., -self.n_actions :], FORBIDDEN, where=~self.allowed(observation))
 
     def allows_no_action(self, observation: Observation) -> list[NDArray[np.bool_]]:
-        """Returns where a mask allows no action.
+        """Returns the positions at which a mask allows no action.
 
         Args:
             observation: `[..., n]` for the mask.
 
         Returns:
-            bool `[...]` for each element of the action space.
+            bool `[...]` for each element of the action space; True: no allowed action.
         """
         return [np.logical_not(part.any(axis=-1)) for part in self._elements(observation[ACTION_MASK] != 0)]
 
@@ -79,10 +79,10 @@ class ActionMask:
 
         Args:
             observation: `[T, B, n]` for the mask.
-            valid: bool `[T, B]`, True for transitions; None: all rows are.
+            valid: bool `[T, B]`, True for transitions; None: all rows are transitions.
 
         Raises:
-            ActorFailedError: If a mask allows nothing; the message has the environment and the step.
+            ActorFailedError: If a mask allows no action. The message has the environment and the step.
         """
         for element, allows_no_action in enumerate(self.allows_no_action(observation)):
             empty = allows_no_action if valid is None else allows_no_action & valid
@@ -90,8 +90,8 @@ class ActionMask:
                 t, b = (int(index) for index in np.argwhere(empty)[0])
                 raise ActorFailedError(
                     f"the {ACTION_MASK!r} of environment {b} allows no action for element {element} in step {t} of the "
-                    "rollout; expected at least one that is allowed until the episode has ended; end the episode in "
-                    "the step before, or allow an action without an effect"
+                    "rollout; expected at least one allowed action until the episode has ended; end the episode in the "
+                    "step before, or allow an action without an effect"
                 )
 
     def _elements(self, values: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
@@ -101,14 +101,14 @@ class ActionMask:
 
 
 def action_mask_of(spaces: SubstepSpaces) -> ActionMask | None:
-    """Returns the action mask of a substep; None if its observations have none.
+    """Returns the action mask of a substep; None if the substep's observations have no mask.
 
     Args:
         spaces: The spaces of one substep.
 
     Raises:
-        InvalidSpaceError: If a leaf named `action_mask` cannot be one. It is not a member of the topmost Dict, is the
-            only member there, or has a wrong dtype, shape or range; or the actions cannot be masked.
+        InvalidSpaceError: If a leaf named `action_mask` is outside the topmost Dict, is its only member, or has a wrong
+            dtype, shape or range; or if the actions cannot be masked.
     """
     leaves = space_leaves(spaces.observation)
     paths = [path for path in leaves if ACTION_MASK in path.split("/")]
@@ -117,20 +117,20 @@ def action_mask_of(spaces: SubstepSpaces) -> ActionMask | None:
     if paths != [ACTION_MASK] or len(leaves) == 1:
         raise InvalidSpaceError(
             f"the observation space has {paths} among the leaves {list(leaves)}; expected {ACTION_MASK!r} as a member "
-            "of the topmost Dict, beside the observation; move it there, or give it another name if it is no mask"
+            "of the topmost Dict, beside the observation; move it there, or give it another name if it is not a mask"
         )
     leaf, sizes = leaves[ACTION_MASK], action_mask_sizes(spaces.action)
     if leaf.shape != (sum(sizes),) or not _is_binary(leaf):
         raise InvalidSpaceError(
             f"{ACTION_MASK!r} of the observation space is {describe_space(leaf)}; expected zeros and ones, "
             f"Box(0, 1, ({sum(sizes)},), int8) or MultiBinary({sum(sizes)}), one for each action of "
-            f"{describe_space(spaces.action)}; give it that space, or another name if it is no mask"
+            f"{describe_space(spaces.action)}; give it that space, or another name if it is not a mask"
         )
     return ActionMask(sizes=sizes)
 
 
 def action_mask_sizes(action_space: Space[Any]) -> tuple[int, ...]:
-    """Returns the number of actions of each element of a space, which is the layout of its masks.
+    """Returns the number of actions of each element of an action space: the layout of a mask.
 
     Args:
         action_space: Discrete or MultiDiscrete.
@@ -139,15 +139,15 @@ def action_mask_sizes(action_space: Space[Any]) -> tuple[int, ...]:
         A number for each element; one number for Discrete.
 
     Raises:
-        InvalidSpaceError: If it is of another kind.
+        InvalidSpaceError: If the space is of another kind.
     """
     if isinstance(action_space, Discrete):
         return (int(action_space.n),)
     if isinstance(action_space, MultiDiscrete):
         return tuple(int(size) for size in action_space.nvec.ravel())
     raise InvalidSpaceError(
-        f"the action space is {describe_space(action_space)} and there is an {ACTION_MASK!r}; expected one only with "
-        "Discrete or MultiDiscrete actions; take the mask out of the observation, or make the actions discrete"
+        f"the action space is {describe_space(action_space)} and there is an {ACTION_MASK!r}; expected a mask only "
+        "with Discrete or MultiDiscrete actions; remove the mask from the observation, or make the actions discrete"
     )
 
 

@@ -1,4 +1,4 @@
-"""Defines `Policy`, the interface that actors act with: observations in, actions out, without autograd."""
+"""Defines `Policy`, the actors' interface to a policy: observations in, actions out, without autograd."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -29,18 +29,19 @@ class Policy(ABC):
         action, parameters = policy.act(observation)
         log_prob = policy.log_prob(parameters, action)
 
-    The caller keeps the state of a recurrent policy, from `initial_state`, and sets it to 0 for those whose episode
-    begins:
+    The caller keeps the state of a recurrent policy, from `initial_state`. At the beginning of an episode, the caller
+    sets the row of the state to 0:
 
         state = policy.initial_state(len(observation))
         action, parameters = policy.act(observation, state=state)
 
-    It also keeps the frames that a policy with a frame stack sees at once, in `frame_stacks`:
+    For a policy with a frame stack, the caller also keeps the last frames, from `frame_stacks`:
 
         stacks = policy.frame_stacks(len(observation))
         action, parameters = policy.act(stacks.push(observation))
 
-    Not thread-safe: it owns buffers and a random generator. The thread that acts also loads, between rollouts.
+    Not thread-safe, because a policy owns buffers and a random generator. The acting thread also loads weights, between
+    rollouts.
     """
 
     def __init__(
@@ -59,12 +60,12 @@ class Policy(ABC):
             spaces: The environment's spaces by substep key.
             seed: Seeds the sampling of actions.
             head: The meaning of the network's outputs.
-            slot: The actor's slot, at least 0; selects its rate of exploration.
-            state_size: S, the numbers of its recurrent state; 0: it has none.
-            frame_stack: K, the frames that it sees at once.
+            slot: The actor's slot, at least 0; selects the actor's exploration rate.
+            state_size: S, the size of the recurrent state; 0: not recurrent.
+            frame_stack: K, the number of frames in the network's input.
 
         Raises:
-            InvalidSpaceError: If an action space is not supported, or not with this head, or an action mask has a
+            InvalidSpaceError: If an action space is not supported at all or with this head, or an action mask has a
                 wrong space.
         """
         self.spaces = spaces
@@ -72,7 +73,7 @@ class Policy(ABC):
         self._slot = slot
         self._state_size = state_size
         self._frame_stack = frame_stack
-        # Of each substep, a leaf whose shape shows whether frames are stacked, and the shape of one of its frames.
+        # For each substep, a leaf whose shape shows whether frames are stacked, and the shape of one of its frames.
         self._framed = {key: _first_leaf(substep) for key, substep in spaces.items()} if frame_stack > 1 else None
         self._distributions = {key: head_distribution(substep, head) for key, substep in spaces.items()}
         self._uniform = {key: uniform_actions(substep) for key, substep in spaces.items()}
@@ -83,29 +84,29 @@ class Policy(ABC):
 
     @property
     def version(self) -> int:
-        """Version of the loaded weights; 0 before the first `load`."""
+        """The version of the loaded weights; 0 before the first `load`."""
         return self._version or 0
 
     @property
     def exploration(self) -> Exploration:
-        """The exploration that came with the loaded weights."""
+        """The exploration that was loaded with the weights."""
         return self._exploration
 
     @property
     def is_stochastic(self) -> bool:
-        """True if it samples from a learnt distribution; False if it takes the action of the highest value."""
+        """True: the policy samples from a learnt distribution. False: it takes the action of the highest value."""
         return self._head not in Q_HEADS
 
     def initial_state(self, n: int) -> RecurrentState | None:
-        """Returns the state of `n` trajectories that begin an episode: zeros `[n, S]`; None if it is not recurrent."""
+        """Returns the state of `n` trajectories that begin an episode: zeros `[n, S]`; None: not recurrent."""
         return np.zeros((n, self._state_size), np.float32) if self._state_size else None
 
     def frame_stacks(self, n: int) -> FrameStacks | None:
-        """Returns the stacks of `n` trajectories that begin an episode; None if it sees single frames."""
+        """Returns the stacks of `n` trajectories that begin an episode; None: the network takes single frames."""
         return FrameStacks(self._frame_stack, n) if self._frame_stack > 1 else None
 
     def event_sources(self) -> Sequence[FiresEvents]:
-        """Returns its parts that fire events: itself, if it is a `FiresEvents`."""
+        """Returns the parts of the policy that fire events: the policy itself, if it is a `FiresEvents`."""
         return (self,) if isinstance(self, FiresEvents) else ()
 
     def seed(self, seed: int) -> None:
@@ -124,24 +125,24 @@ class Policy(ABC):
         substep_key: str = FLAT_SUBSTEP,
         state: RecurrentState | None = None,
     ) -> tuple[Action, Parameters]:
-        """Chooses an action for each observation; only allowed ones, if the observation has an `action_mask`.
+        """Chooses an action for each observation: an allowed action, if the observation has an `action_mask`.
 
         Args:
             observation: `[B, ...]` for every leaf of the observation space; with a frame stack `[B, K, ...]`, from
                 `FrameStacks.push`.
             deterministic: Take the greedy action instead of a sample, without exploration.
             substep_key: The substep to act in.
-            state: float32 `[B, S]`, the state of a recurrent policy, changed in place to the one for the next
-                observations; uniform exploration leaves it as it is. None if the policy is not recurrent.
+            state: float32 `[B, S]`, the state of a recurrent policy. `act` changes it in place to the next state;
+                uniform exploration does not change it. None if the policy is not recurrent.
 
         Returns:
             The actions, `[B, ...]` in the space's dtype, a fresh array; and the parameters of their distributions,
             float32 `[B, P]`, possibly in a buffer that the next call overwrites. Forbidden actions have the parameter
-            `action_masks.FORBIDDEN`. During uniform exploration the network is not computed; other parameters are 0.
+            `action_masks.FORBIDDEN`. Uniform exploration does not compute the network; all other parameters are then 0.
 
         Raises:
             NotReadyError: If no weights have been loaded.
-            InvalidInputError: If the state has another shape, or frames are not stacked.
+            InvalidInputError: If the state has a wrong shape, or frames are not stacked.
         """
         if self._version is None:
             self.check_loaded()
@@ -164,10 +165,11 @@ class Policy(ABC):
     def log_prob(self, parameters: Parameters, action: Action, substep_key: str = FLAT_SUBSTEP) -> NDArray[np.float32]:
         """Returns the log-probability (for Box: log-density) of actions, for many steps at once.
 
-        It belongs to the distribution that was sampled: the head's, with epsilon, or the uniform one.
+        Like `act`, this method uses the head's distribution with epsilon, or the uniform distribution during uniform
+        exploration.
 
         Args:
-            parameters: float32 `[..., P]`, as `act` returned them with the weights that are loaded now.
+            parameters: float32 `[..., P]`, as `act` returned them with the present weights.
             action: `[..., ...]`, as `act` returned them.
             substep_key: The substep of the actions.
 
@@ -179,11 +181,11 @@ class Policy(ABC):
         return self._distributions[substep_key].log_prob(parameters, action)
 
     def load(self, version: int, state: PolicyState) -> None:
-        """Loads weights. After an error, the policy keeps the weights that it had.
+        """Loads weights. After an error, the policy keeps its previous weights.
 
         Args:
             version: Version of the weights, at least 0.
-            state: The arrays of a `TorchPolicy`, including those of exploration; they are copied.
+            state: The arrays of a `TorchPolicy`, including those of exploration. The policy copies the arrays.
 
         Raises:
             ProtocolMismatchError: If names, shapes or dtypes do not fit this policy.
@@ -219,17 +221,17 @@ class Policy(ABC):
         if (found := observation[path].shape[1:]) != (expected := (self._frame_stack, *shape)):
             raise InvalidInputError(
                 f"an observation at {path!r} has shape {list(found)}; expected {list(expected)}, the last "
-                f"{self._frame_stack} frames; pass what policy.frame_stacks(n).push(observation) returns"
+                f"{self._frame_stack} frames; pass the result of policy.frame_stacks(n).push(observation)"
             )
 
     @abstractmethod
     def parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:
-        """Computes the parameters that `act` returns, with the action mask applied; changes the state in place.
+        """Computes the parameters that `act` returns, and applies the action mask. Changes the state in place.
 
         Args:
-            observation: As of `act`.
+            observation: See `act`.
             substep_key: The substep.
-            state: As of `act`.
+            state: See `act`.
 
         Returns:
             float32 `[B, P]`, possibly in a buffer that the next call overwrites.
@@ -237,7 +239,7 @@ class Policy(ABC):
 
     @abstractmethod
     def _load(self, state: PolicyState) -> None:
-        """Checks and copies the arrays, which are without those of exploration."""
+        """Checks and copies the arrays, without those of exploration."""
 
 
 def _first_leaf(substep: SubstepSpaces) -> tuple[str, tuple[int, ...]]:

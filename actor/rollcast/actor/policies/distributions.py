@@ -1,7 +1,8 @@
 """Distributions over actions, in numpy, for actors.
 
-A network returns `n_outputs` numbers for an observation; a distribution has `n_parameters`. They differ only for Box
-spaces, whose parameters are the network's means, then log standard deviations that do not depend on the observation.
+A network returns `n_outputs` numbers for an observation. A distribution has `n_parameters` parameters. The two numbers
+differ only for Box spaces: the parameters are the network's means, then log standard deviations. These standard
+deviations do not depend on the observation.
 `torch_distributions` has the differentiable versions.
 """
 
@@ -15,6 +16,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidSpaceError
+from rollcast.services.spaces.spaces import describe_space
 
 Parameters = NDArray[np.float32]
 Action = NDArray[Any]
@@ -34,8 +36,8 @@ class ActionDistribution(ABC):
     Stateless: any thread may call it.
 
     Attributes:
-        n_outputs: Number of the network's outputs for an observation.
-        n_parameters: P, number of parameters of one distribution.
+        n_outputs: The number of the network's outputs for an observation.
+        n_parameters: P, the number of parameters of one distribution.
     """
 
     n_outputs: int
@@ -98,15 +100,15 @@ def action_distribution(action_space: Space[Any]) -> ActionDistribution:
 
 
 def unsupported_actions(action_space: Space[Any]) -> InvalidSpaceError:
-    """Returns the error for actions of a kind that no distribution has."""
+    """Returns the error for actions of an unsupported kind."""
     return InvalidSpaceError(
-        f"the action space is {action_space}; expected Discrete, MultiDiscrete, MultiBinary, or Box with a float "
-        "dtype; wrap the environment so that its actions are one of these"
+        f"the action space is {describe_space(action_space)}; expected Discrete, MultiDiscrete, MultiBinary, or Box "
+        "with a float dtype; wrap the environment so that its actions are one of these"
     )
 
 
 def _negative_gumbel(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Draws log(E), E exponential: the negative of Gumbel noise, in a third of the time of `rng.gumbel`."""
+    """Draws log(E), E exponential: the negative of Gumbel noise, faster than `rng.gumbel`."""
     noise = rng.standard_exponential(shape, dtype=np.float32)
     np.maximum(noise, _TINY, out=noise)
     return np.log(noise, out=noise)
@@ -123,7 +125,7 @@ def _log_softmax_at(logits: Parameters, index: NDArray[Any]) -> NDArray[np.float
 
 
 class _FromLogits(ActionDistribution):
-    """A distribution whose parameters are logits; `_as_action` returns the actions with the highest scores."""
+    """A distribution with logits as parameters; `_as_action` returns the actions with the highest scores."""
 
     def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
         # argmax(logits + Gumbel) is a sample of the softmax (the Gumbel-max trick): no normalising, no cumulative sums.
@@ -206,9 +208,9 @@ class _Bernoullis(_FromLogits):
 
 
 class Gaussian(ActionDistribution):
-    """A distribution made of D Gaussians; parameters are D means, then D log standard deviations.
+    """A distribution of D Gaussians. Its parameters are D means, then D log standard deviations.
 
-    `_as_action` turns what they draw, a fresh array, into actions.
+    `_as_action` turns the drawn numbers, a fresh array, into actions.
     """
 
     def __init__(self, space: Space[Any]) -> None:
@@ -226,7 +228,7 @@ class Gaussian(ActionDistribution):
         return self._as_action(noise)
 
     def mode(self, parameters: Parameters) -> Action:
-        """Returns the actions of the means; see `ActionDistribution.mode`."""
+        """Returns the actions at the means; see `ActionDistribution.mode`."""
         return self._as_action(self._split(parameters)[0].copy())
 
     def _split(self, parameters: Parameters) -> tuple[Parameters, Parameters]:

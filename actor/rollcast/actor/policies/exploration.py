@@ -1,4 +1,4 @@
-"""Stores the exploration of actors as two arrays beside a policy's weights, so that it reaches actors with them."""
+"""Stores the exploration of actors as two arrays beside a policy's weights, so that actors receive both together."""
 
 from dataclasses import dataclass
 
@@ -20,8 +20,8 @@ class Exploration:
     """The exploration of one actor.
 
     Attributes:
-        uniform: Whether actions are drawn from the action space, to fill a replay buffer.
-        epsilon: Rate of random actions of a head of values, in [0, 1].
+        uniform: True: draw actions uniformly from the action space, to fill a replay buffer.
+        epsilon: The rate of random actions with the `q_values` head, in [0, 1].
     """
 
     uniform: bool = False
@@ -37,12 +37,12 @@ def epsilon_ladder(n: int, *, epsilon: float = 0.4, alpha: float = 7.0) -> NDArr
         epsilon_i = epsilon ^ (1 + i / (n - 1) * alpha)
 
     Args:
-        n: Number of actors, at least 1. A single one gets `epsilon`.
+        n: The number of actors, at least 1. A single actor gets `epsilon`.
         epsilon: The highest rate, in [0, 1]; 0.4 in the paper.
         alpha: Steepness of the ladder, at least 0; 7 in the paper.
 
     Returns:
-        float32 `[n]`, falling.
+        float32 `[n]`, in decreasing order.
 
     Raises:
         ConfigurationError: If an argument is out of its range.
@@ -50,7 +50,7 @@ def epsilon_ladder(n: int, *, epsilon: float = 0.4, alpha: float = 7.0) -> NDArr
     if n < 1 or not 0.0 <= epsilon <= 1.0 or not 0.0 <= alpha < np.inf:
         raise ConfigurationError(
             f"the ladder has n {n}, epsilon {epsilon}, alpha {alpha}; expected n of at least 1, epsilon in "
-            "[0, 1], and a finite alpha of at least 0; correct the wrong one"
+            "[0, 1], and a finite alpha of at least 0; correct the wrong value"
         )
     exponents = 1.0 + np.arange(n) / max(n - 1, 1) * alpha
     ladder: NDArray[np.float32] = np.power(epsilon, exponents).astype(np.float32)
@@ -68,7 +68,7 @@ def read_exploration(state: PolicyState, head: PolicyHead, *, slot: int) -> Expl
     Args:
         state: The policy's arrays. With the default head, `exploration.uniform` is optional.
         head: The policy's head.
-        slot: The actor's slot, at least 0; selects its rate.
+        slot: The actor's slot, at least 0; selects the actor's rate.
 
     Raises:
         ProtocolMismatchError: If an array is missing or not expected, or has a wrong dtype, shape or value.
@@ -78,13 +78,13 @@ def read_exploration(state: PolicyState, head: PolicyHead, *, slot: int) -> Expl
         expected = [UNIFORM, EPSILONS] if head in Q_HEADS else [UNIFORM]
         found = [name for name in (UNIFORM, EPSILONS) if name in state]
         raise ProtocolMismatchError(
-            f"a policy with the head {head!r} came with {found}; expected {expected}; start learner and actor from the "
+            f"a policy with the head {head!r} has {found}; expected {expected}; start learner and actor from the "
             "same version of rollcast"
         )
     if uniform is not None and (uniform.dtype != np.uint8 or uniform.shape != () or int(uniform) > 1):
         raise ProtocolMismatchError(
-            f"{UNIFORM} is {uniform.dtype}{list(uniform.shape)} {uniform}; expected uint8[], 0 or 1; publish what "
-            "TorchPolicy.state_arrays returns"
+            f"{UNIFORM} is {uniform.dtype}{list(uniform.shape)} {uniform}; expected uint8[], 0 or 1; publish the "
+            "result of TorchPolicy.state_arrays"
         )
     return Exploration(
         uniform=bool(uniform),
@@ -93,7 +93,7 @@ def read_exploration(state: PolicyState, head: PolicyHead, *, slot: int) -> Expl
 
 
 def checked_epsilons(epsilons: NDArray[np.generic]) -> NDArray[np.float32]:
-    """Returns rates of exploration if they are valid.
+    """Returns the exploration rates if they are valid.
 
     Args:
         epsilons: float32 `[n]`, n at least 1, each in [0, 1].
@@ -103,8 +103,8 @@ def checked_epsilons(epsilons: NDArray[np.generic]) -> NDArray[np.float32]:
     """
     if epsilons.dtype != np.float32 or epsilons.ndim != 1 or not len(epsilons):
         raise ProtocolMismatchError(
-            f"{EPSILONS} is {epsilons.dtype}{list(epsilons.shape)}; expected float32[n], n at least 1; publish what "
-            "TorchPolicy.state_arrays returns"
+            f"{EPSILONS} is {epsilons.dtype}{list(epsilons.shape)}; expected float32[n], n at least 1; publish the "
+            "result of TorchPolicy.state_arrays"
         )
     rates: NDArray[np.float32] = epsilons.astype(np.float32, copy=False)
     # Written so that NaN fails.

@@ -1,6 +1,6 @@
 """Turns observations into a network's inputs: images, and all other leaves as one vector `[N, F]`.
 
-An action mask is no input; see `action_masks`.
+An action mask is not an input; see `action_masks`.
 """
 
 import math
@@ -25,10 +25,10 @@ MIN_IMAGE_SIDE = 36
 
 
 def image_layout(leaf: Space[Any]) -> ImageLayout | None:
-    """Returns the position of an image's channels; None if the leaf is no image.
+    """Returns the position of an image's channels; None if the leaf is not an image.
 
-    An image is a uint8 Box `[H, W, C]` or `[C, H, W]` with H and W of at least 36. If both fit, the smaller of the
-    first and the last axis holds the channels. `[K, H, W, C]` and `[K, C, H, W]` are stacks of K such images.
+    An image is a uint8 Box `[H, W, C]` or `[C, H, W]` with H and W of at least 36. If a shape fits both, the smaller of
+    the first and the last axis holds the channels. `[K, H, W, C]` and `[K, C, H, W]` are stacks of K images.
 
     Args:
         leaf: A leaf of an observation space.
@@ -42,7 +42,7 @@ def image_layout(leaf: Space[Any]) -> ImageLayout | None:
 
 
 def image_size(shape: tuple[int, ...], layout: ImageLayout) -> tuple[int, int, int]:
-    """Returns height, width and channels of an image; a stack of K images has K times their channels.
+    """Returns height, width and channels of an image. A stack of K images has K times the channels of one image.
 
     Args:
         shape: Shape of the leaf.
@@ -60,11 +60,11 @@ class VectorLeaf:
     Attributes:
         path: The leaf's path in the observation space.
         space: The leaf's space.
-        offset: Index of its first feature in the vector.
-        size: Number of its features.
-        scale: Factor of its values.
-        one_hot_offsets: For Discrete and MultiDiscrete, `[K]`: added to each of its K elements, it gives the column of
-            the leaf that is one. None for other spaces, whose values are the features.
+        offset: The index of the leaf's first feature in the vector.
+        size: The number of the leaf's features.
+        scale: The factor of the leaf's values.
+        one_hot_offsets: For Discrete and MultiDiscrete, `[K]`: an element plus its offset is the column with a 1.
+            None for all other spaces: the values are the features.
     """
 
     path: str
@@ -85,8 +85,8 @@ class FeatureLayout:
     """The leaves of an observation space as inputs of a network.
 
     Attributes:
-        images: Layout of each image, by path, in the space's order.
-        vectors: The other leaves, in the space's order.
+        images: The layout of each image, by path, in the space's order.
+        vectors: All leaves except images and the action mask, in the space's order.
         n_features: F, the length of the vector.
     """
 
@@ -100,17 +100,17 @@ def feature_layout(observation_space: Space[Any], network: str = AUTO_NETWORK) -
 
     Args:
         observation_space: Box, Discrete, MultiBinary, MultiDiscrete, or Dict and Tuple of these.
-        network: The network's name; for `"mlp"` images are vectors, too.
+        network: The network's name; for `"mlp"`, images are part of the vector, too.
 
     Raises:
-        InvalidSpaceError: If it holds a leaf of another kind.
-        ConfigurationError: If it holds no image, and the network is one for images.
+        InvalidSpaceError: If the space has a leaf of another kind.
+        ConfigurationError: If the space has no image, and the network is for images.
     """
     images: dict[str, ImageLayout] = {}
     vectors: list[VectorLeaf] = []
     offset = 0
     for path, leaf in space_leaves(observation_space).items():
-        # At the top; deeper where the observation is one of several inputs, as a recurrent policy's critic has them.
+        # The mask is at the top, or deeper if the observation is one of several inputs, as for recurrent critics.
         if path.rpartition("/")[2] == ACTION_MASK:
             continue
         if network != "mlp" and (layout := image_layout(leaf)) is not None:
@@ -121,8 +121,8 @@ def feature_layout(observation_space: Space[Any], network: str = AUTO_NETWORK) -
     if network in IMAGE_NETWORKS and not images:
         raise ConfigurationError(
             f"network {network!r} for observations of {describe_space(observation_space)}; expected an image among "
-            f"them, a uint8 Box [H, W, C] or [C, H, W] of at least {MIN_IMAGE_SIDE} by {MIN_IMAGE_SIDE} pixels; choose "
-            f"network {AUTO_NETWORK!r}, or stack frames [H, W] with frame_stack"
+            f"the observations, a uint8 Box [H, W, C] or [C, H, W] of at least {MIN_IMAGE_SIDE} by {MIN_IMAGE_SIDE} "
+            f"pixels; choose network {AUTO_NETWORK!r}, or stack frames [H, W] with frame_stack"
         )
     return FeatureLayout(images=images, vectors=tuple(vectors), n_features=offset)
 
@@ -141,14 +141,14 @@ def _vector_leaf(path: str, leaf: Space[Any], offset: int) -> VectorLeaf:
         return VectorLeaf(path=path, space=leaf, offset=offset, size=math.prod(leaf.shape), scale=scale)
     raise InvalidSpaceError(
         f"the leaf {path!r} of the observation space is {leaf}; expected Box, Discrete, MultiBinary or MultiDiscrete; "
-        "wrap the environment so that it is one of these"
+        "wrap the environment so that the leaf is one of these"
     )
 
 
 class VectorFeatures:
-    """A converter of observations without images to vectors `[N, F]`, in numpy.
+    """Converts observations without images to vectors `[N, F]`, in numpy.
 
-    It owns a buffer; one thread calls it.
+    Not thread-safe, because each converter owns a buffer.
     """
 
     def __init__(self, layout: FeatureLayout) -> None:
@@ -165,22 +165,22 @@ class VectorFeatures:
         self._means: Mapping[str, NDArray[Any]] = {}
 
     def subtract(self, means: Mapping[str, NDArray[Any]]) -> None:
-        """Has means subtracted from leaves of floats from now on, before these become float32.
+        """Sets the means to subtract from leaves of floats before the conversion to float32.
 
         Args:
-            means: `[size]` for each leaf by path, in the dtype to subtract in. They replace earlier ones.
+            means: `[size]` for each leaf by path, in the dtype of the subtraction. They replace earlier means.
         """
         self._means = means
 
     def __call__(self, observation: Observation) -> NDArray[np.float32]:
-        """Turns a batch of observations into vectors.
+        """Converts a batch of observations to vectors.
 
         Args:
             observation: `[N, ...]` for every leaf.
 
         Returns:
-            float32 `[N, F]`: the reshaped observation, if it is a single float32 leaf without a mean; else a buffer
-            that the next call overwrites.
+            float32 `[N, F]`: the reshaped observation, if the observation is one float32 leaf without a mean.
+            Otherwise a buffer that the next call overwrites.
         """
         if self._single is not None and not self._means:
             single = observation[self._single]

@@ -1,8 +1,9 @@
-"""Stacks of frames: the last K observations of a trajectory, which a policy sees at once.
+"""Stacks of frames: the last K observations of a trajectory, as one input of a policy.
 
-A stack is what gymnasium's FrameStackObservation makes, `[K, *shape]` of every leaf, the oldest frame first; only the
-action mask stays that of the newest. At the start of an episode the first frame stands K times, `padding_type="reset"`:
-zeros would be normalised to other numbers than black is, and a learner would have to know which frames are padding.
+A stack is `[K, *shape]` of every leaf, the oldest frame first, as in gymnasium's FrameStackObservation. Of the action
+masks, a stack has only the newest. At the start of an episode, a stack holds the first frame K times
+(`padding_type="reset"`). Padding with zeros would need special treatment: normalisation would change the zeros, and a
+learner would need to know which frames are padding.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from rollcast.services.spaces.spaces import Observation
 
 
 def stacked_space(observation_space: Space[Any], frame_stack: int) -> Space[Any]:
-    """Returns the space of the stacks of an observation space, which a network sees.
+    """Returns the space of a network's inputs: stacks of frames of an observation space.
 
     Args:
         observation_space: Box, Discrete, MultiBinary, MultiDiscrete, or Dict and Tuple of these.
@@ -49,15 +50,15 @@ def _stacked(space: Space[Any], n: int) -> Space[Any]:
 
 
 def stacks_of(observation: Observation, previous: Observation | None, frame_stack: int) -> dict[str, NDArray[Any]]:
-    """Puts frames on those before them.
+    """Appends frames to the previous frames.
 
     Args:
         observation: `[N, ...]` for every leaf.
-        previous: `[N, K - 1, ...]` for every leaf, the oldest first; None: all of them begin an episode.
+        previous: `[N, K - 1, ...]` for every leaf, the oldest first; None: all frames begin an episode.
         frame_stack: K, at least 2.
 
     Returns:
-        `[N, K, ...]` for every leaf; the action mask as it is.
+        `[N, K, ...]` for every leaf; the action mask unchanged.
     """
     stacks: dict[str, NDArray[Any]] = {}
     for path, leaf in observation.items():
@@ -71,7 +72,7 @@ def stacks_of(observation: Observation, previous: Observation | None, frame_stac
 
 
 class FrameStacks:
-    """The stacks of N trajectories of one substep. All of them begin an episode at first.
+    """The stacks of N trajectories of one substep. Initially, all trajectories begin an episode.
 
         stacks = policy.frame_stacks(len(observation))
         action, _ = policy.act(stacks.push(observation))
@@ -94,17 +95,17 @@ class FrameStacks:
         return len(self._begins)
 
     def begin(self, rows: NDArray[np.bool_] | NDArray[np.int64] | list[int] | int) -> None:
-        """Begins the episodes of some trajectories with their next frame; `rows` is anything that indexes `[N]`."""
+        """Begins the episodes of some trajectories with their next frame; `rows` is any index into `[N]`."""
         self._begins[rows] = True
 
     def push(self, observation: Observation) -> Mapping[str, NDArray[Any]]:
-        """Puts the next frame of every trajectory on its stack.
+        """Adds the next frame of every trajectory to its stack.
 
         Args:
             observation: `[N, ...]` for every leaf.
 
         Returns:
-            The stacks, `[N, K, ...]` for every leaf, which the next call changes; the action mask as it is.
+            The stacks, `[N, K, ...]` for every leaf, which the next call changes; the action mask unchanged.
         """
         pushed: dict[str, NDArray[Any]] = {}
         some_begin = self._begins.any()
@@ -124,14 +125,14 @@ class FrameStacks:
         return pushed
 
     def push_some(self, rows: NDArray[np.int64], observation: Observation) -> dict[str, NDArray[Any]]:
-        """Puts the next frame of some trajectories on their stacks.
+        """Adds the next frame of some trajectories to their stacks.
 
         Args:
             rows: int64 `[n]`, the trajectories, each at most once.
             observation: `[n, ...]` for every leaf.
 
         Returns:
-            Their stacks, `[n, K, ...]` for every leaf, as copies; the action mask as it is.
+            The stacks of these trajectories, `[n, K, ...]` for every leaf, as copies; the action mask unchanged.
         """
         begins = self._begins[rows]
         pushed: dict[str, NDArray[Any]] = {}
@@ -146,11 +147,11 @@ class FrameStacks:
         return pushed
 
     def previous(self) -> dict[str, NDArray[Any]]:
-        """Returns the frames before those that were pushed last, `[N, K - 1, ...]` for every leaf, as copies."""
+        """Returns the K - 1 frames before the last pushed frames, `[N, K - 1, ...]` for every leaf, as copies."""
         return {path: stack[:, :-1].copy() for path, stack in self._stacks.items()}
 
     def previous_of(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Returns those of some trajectories, `[n, K - 1, ...]` for every leaf, as copies."""
+        """Returns the `previous` frames of some trajectories, `[n, K - 1, ...]` for every leaf, as copies."""
         return {path: stack[rows, :-1] for path, stack in self._stacks.items()}
 
 

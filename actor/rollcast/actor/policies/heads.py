@@ -7,7 +7,7 @@ from rollcast.actor.policies.squashed_gaussian import SquashedGaussian
 from rollcast.services.policies.policies import PolicyHead
 from rollcast.services.spaces.spaces import SubstepSpaces
 
-# Policies with these heads always have the arrays of exploration; policies with the default head may.
+# Policies with these heads always have the arrays of exploration. With the default head, these arrays are optional.
 OFF_POLICY_HEADS: tuple[PolicyHead, ...] = ("squashed_gaussian", "q_values", "dueling_q_values")
 Q_HEADS: tuple[PolicyHead, ...] = ("q_values", "dueling_q_values")
 
@@ -19,7 +19,7 @@ def head_distribution(spaces: SubstepSpaces, head: PolicyHead, *, epsilon: float
         spaces: The substep's spaces. Actions may be of any supported kind for `"default"`, a bounded Box for
             `"squashed_gaussian"`, Discrete for `"q_values"` and `"dueling_q_values"`.
         head: A head of `rollcast.services.policies.policies.PolicySpec`.
-        epsilon: Rate of random actions of the heads of values, in [0, 1]; other heads ignore it.
+        epsilon: Rate of random actions with a head of Q-values, in [0, 1]; other heads ignore it.
 
     Raises:
         InvalidSpaceError: If the head cannot act in the space, or the observation's action mask has a wrong space.

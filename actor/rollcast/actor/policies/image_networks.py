@@ -70,7 +70,7 @@ class NatureCnn(_Cnn):
 
 
 class ImpalaShallow(_Cnn):
-    """The shallow network of IMPALA, and of A3C before it, F = 256: a third of the Nature CNN's multiplications.
+    """The shallow network of IMPALA and of A3C, F = 256: a third of the Nature CNN's multiplications.
 
     Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, figure 3, left; `RecurrentNetwork` adds the recurrent layer.
     """
@@ -79,7 +79,7 @@ class ImpalaShallow(_Cnn):
 
 
 class ImpalaResnet(nn.Module):
-    """The residual network of IMPALA: three stages of a convolution, a maximum over 3 by 3, and two residual blocks.
+    """The residual network of IMPALA: three stages of a convolution, 3 by 3 max-pooling, and two residual blocks.
 
     Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
     https://arxiv.org/abs/1802.01561, figure 3, right; `RecurrentNetwork` adds the recurrent layer.
@@ -135,7 +135,7 @@ class _ResidualBlock(nn.Module):
 
 
 def orthogonal(layer: _Layer, gain: float) -> _Layer:
-    """Gives a layer orthogonal weights times a gain, and zeros as its bias; returns it."""
+    """Initialises a layer with orthogonal weights times a gain, and a bias of 0; returns the layer."""
     nn.init.orthogonal_(layer.weight, gain)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)

@@ -1,4 +1,4 @@
-"""Makes the policy that an actor acts with: numpy where the network is an MLP on vectors, torch for all others."""
+"""Makes the policy of an actor: in numpy if the network is an MLP on vectors, otherwise in torch."""
 
 import numpy as np
 
@@ -21,28 +21,28 @@ def make_policy(
     device: str | None = None,
     slot: int = 0,
 ) -> Policy:
-    """Makes the fastest policy that fits: numpy for an MLP on vectors, torch for everything else.
+    """Makes the fastest implementation of a policy: numpy for an MLP on vectors, torch for other networks.
 
     Args:
         spaces: The environment's spaces by substep key.
-        spec: The architecture, and the meaning of its outputs.
+        spec: The architecture, and the meaning of the network's outputs.
         seed: Seeds the sampling of actions.
-        allowed_network: The network this process was started with; no other is imported.
-        device: The device that torch computes on, whatever the network; None: the CPU.
-        slot: The actor's slot, at least 0; selects its rate of exploration.
+        allowed_network: The network with which this process was started. No other network is imported.
+        device: The device on which torch computes, for any network; None: the CPU.
+        slot: The actor's slot, at least 0; selects the actor's exploration rate.
 
     Returns:
         A policy without weights; call `load` next.
 
     Raises:
         ProtocolMismatchError: If `spec` names a network that is not the allowed one.
-        ConfigurationError: If no network fits the spaces, or the network needs torch and this Python has none.
-        InvalidSpaceError: If a space is not supported, or not with this head.
+        ConfigurationError: If no network fits the spaces, or the network needs torch and torch is not installed.
+        InvalidSpaceError: If a space is not supported at all or with this head.
     """
     if spec.network not in (*BUILT_IN_NETWORKS, allowed_network):
         raise ProtocolMismatchError(
-            f"the learner's policy network is {spec.network!r}; expected {allowed_network!r}, which this actor was "
-            "started with; start both with the same network"
+            f"the learner's policy network is {spec.network!r}; expected {allowed_network!r}, with which this actor "
+            "was started; start both with the same network"
         )
     seen = [stacked_space(substep.observation, spec.frame_stack) for substep in spaces.values()]
     is_built_in = spec.network in BUILT_IN_NETWORKS
@@ -68,22 +68,21 @@ def make_saved_policy(
     allowed_network: str = AUTO_NETWORK,
     device: str | None = None,
 ) -> Policy:
-    """Makes a policy with the weights of a saved one.
+    """Makes a policy with the weights of a saved policy.
 
-    Sampled actions explore at the lowest rate of any actor of its run.
+    Sampled actions explore at the lowest rate of all actors of the policy's run.
 
     Args:
         saved: The saved policy.
-        spaces: The spaces that it acts in, by substep key.
+        spaces: The policy's spaces, by substep key.
         seed: Seeds the sampling of actions.
-        allowed_network: The `"package.module:factory"` that may be imported; any other is refused.
-        device: As for `make_policy`.
+        allowed_network: The only `"package.module:factory"` that may be imported.
+        device: See `make_policy`.
 
     Raises:
-        ProtocolMismatchError: The policy has another network than the allowed one, or its weights do not fit the
-            spaces.
+        ProtocolMismatchError: The policy's network is not allowed, or the weights do not fit the spaces.
         ConfigurationError: No network fits the spaces.
-        InvalidSpaceError: A space is of a kind that is not supported, or not with this head.
+        InvalidSpaceError: A space is not supported at all or with this head.
         InvalidTensorError: A weight is not finite.
     """
     epsilons = saved.state.get(EPSILONS)

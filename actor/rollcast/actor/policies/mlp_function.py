@@ -1,4 +1,4 @@
-"""Computes a whole MLP as one node of autograd's graph, because small networks spend most of their time in autograd."""
+"""Computes a whole MLP as one node of autograd's graph, because autograd takes most of a small network's time."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,12 +16,11 @@ _NARROW = 16
 
 
 def mlp(x: Tensor, parameters: Sequence[Tensor], activation: Activation) -> Tensor:
-    """Computes layers `x @ W.T + b`, with an activation after each but the last, as one node of the graph.
+    """Computes layers `x @ W.T + b` as one node of the graph, with an activation after each layer except the last.
 
-    The hidden layers compute in the format of `network_arithmetic`; the last one computes in float32.
+    The hidden layers compute in the format of `network_arithmetic`. The last layer computes in float32.
 
-    The results are those of `nn.Linear` and `torch.tanh` to a few units in the last place, in half the time for 64x64
-    on one core. Differentiable once.
+    The results equal those of `nn.Linear` and `torch.tanh` to a few units in the last place. Differentiable once.
 
     Args:
         x: float32 `[N, n_in]`.
@@ -37,11 +36,11 @@ def mlp(x: Tensor, parameters: Sequence[Tensor], activation: Activation) -> Tens
 
 
 def hidden_mlp(x: Tensor, parameters: Sequence[Tensor], activation: Activation) -> Tensor:
-    """Computes layers as `mlp` does, with an activation after the last, too, all in the format of hidden layers.
+    """Computes hidden layers like `mlp`, with an activation after every layer, in the format of hidden layers.
 
     Args:
         x: float32 `[N, n_in]`.
-        parameters: As of `mlp`; empty: there is no layer, and x is returned.
+        parameters: See `mlp`. Empty: no layer, so the function returns x.
         activation: `"tanh"` or `"relu"`.
 
     Returns:
@@ -81,7 +80,7 @@ class _Mlp(torch.autograd.Function):
                 gradients.append(gradient.sum(0))
                 gradients.append(x.t().mm(gradient).t() if narrow else gradient.t().mm(x))
             else:
-                # Frozen parameters, as of a critic that only its action is differentiated through: half of the work.
+                # Frozen parameters, as of a critic differentiated only with respect to the action: half the work.
                 gradients += [None, None]
             if layer == 0:
                 break

@@ -1,8 +1,7 @@
-"""The arithmetic of networks while a learner updates them: number format, and the order of images in memory.
+"""The arithmetic of networks during updates: number format, and memory layout of images.
 
-Parameters stay float32, and so do the outputs of every network: the last layer computes in float32, because a value of
-300 in bfloat16 is a multiple of 2. Losses, targets, gradients of parameters and optimisers are outside of networks, and
-know nothing of this.
+Parameters and the outputs of every network stay float32. The last layer computes in float32, because bfloat16 near 300
+has a resolution of 2. Losses, targets, gradients of parameters and optimisers always use float32.
 """
 
 import contextlib
@@ -21,24 +20,24 @@ class NetworkArithmetic:
     """The arithmetic of networks on one thread.
 
     Attributes:
-        hidden: The format of convolutions and hidden layers: torch.float32 or torch.bfloat16. Custom networks compute
-            with torch.autocast in it; recurrent layers (LSTM, GRU) are always float32.
-        channels_last: The order of images in memory. True: channels last; False: as the environment gives them; None:
-            channels last where gradients are computed. The results differ by rounding.
+        hidden: The format of convolutions and hidden layers: torch.float32 or torch.bfloat16. Custom networks use this
+            format through torch.autocast. Recurrent layers (LSTM, GRU) are always float32.
+        channels_last: The memory layout of images. True: channels last; False: the environment's layout; None: channels
+            last where gradients are computed. The results differ by rounding.
     """
 
     hidden: torch.dtype = torch.float32
     channels_last: bool | None = None
 
 
-# That of actors, and of learners on the CPU.
+# The arithmetic of actors, and of learners on the CPU.
 DEFAULT_ARITHMETIC: Final = NetworkArithmetic()
 _current: ContextVar[NetworkArithmetic] = ContextVar("network_arithmetic", default=DEFAULT_ARITHMETIC)
 
 
 @contextlib.contextmanager
 def networks_compute(arithmetic: NetworkArithmetic) -> Iterator[None]:
-    """Has all networks that this thread runs inside the block compute so; other threads are not affected."""
+    """Sets the arithmetic of all networks that this thread runs inside the block; other threads are not affected."""
     token = _current.set(arithmetic)
     try:
         yield
@@ -47,12 +46,12 @@ def networks_compute(arithmetic: NetworkArithmetic) -> Iterator[None]:
 
 
 def hidden_dtype() -> torch.dtype:
-    """Returns the format in which hidden layers compute now."""
+    """Returns the current format of hidden layers."""
     return _current.get().hidden
 
 
 def hidden_layers(device: torch.device) -> AbstractContextManager[Any]:
-    """Returns the block in which modules of hidden layers compute; convert their outputs to float32.
+    """Returns the context for the modules of hidden layers. Convert the outputs of these modules to float32.
 
     Args:
         device: The device of the layers.
@@ -65,13 +64,13 @@ def hidden_layers(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def scaled_pixels(image: Tensor) -> Tensor:
-    """Returns images of bytes as numbers from 0 to 1, in the format of hidden layers, in one pass over them.
+    """Returns images of bytes as numbers from 0 to 1, in the format of hidden layers.
 
     Args:
         image: uint8 `[N, C, H, W]`; may be a view in any order.
 
     Returns:
-        `[N, C, H, W]`, in the order that `NetworkArithmetic.channels_last` asks for.
+        `[N, C, H, W]`, in the memory layout of `NetworkArithmetic.channels_last`.
     """
     arithmetic = _current.get()
     # With the channels last, gradients of convolutions take a quarter less time, on one core. Without gradients, the
@@ -79,14 +78,14 @@ def scaled_pixels(image: Tensor) -> Tensor:
     channels_last = torch.is_grad_enabled() if arithmetic.channels_last is None else arithmetic.channels_last
     order = torch.channels_last if channels_last else torch.preserve_format
     if image.device.type == "cpu":
-        # On the CPU a product with another format for its result makes copies of both; this takes half the time.
+        # On the CPU, a product whose result has another format copies both factors. This takes half the time.
         return image.to(torch.float32, memory_format=order).mul_(1.0 / 255.0).to(arithmetic.hidden)
     pixels = torch.empty_like(image, dtype=arithmetic.hidden, memory_format=order)
     return torch.mul(image, 1.0 / 255.0, out=pixels)
 
 
 def follow_arithmetic(network: nn.Module) -> nn.Module:
-    """Makes a custom network compute in the thread's arithmetic; returns it, with the same parameters."""
+    """Makes a custom network compute in the thread's arithmetic. Returns the same network."""
     network.register_forward_pre_hook(_enter)
     network.register_forward_hook(_leave, always_call=True)
     return network

@@ -1,4 +1,4 @@
-"""Computes the size of the automatic network, and limits it, before it is allocated."""
+"""Computes and limits the size of a built-in network before its allocation."""
 
 import itertools
 import math
@@ -18,8 +18,8 @@ class CnnShape(NamedTuple):
     """The shape of a plain CNN.
 
     Attributes:
-        convolutions: Kernel, stride and channels of each.
-        n_features: Number of features that the full layer after them makes of an image.
+        convolutions: The kernel size, stride and channels of each convolution.
+        n_features: The number of outputs of the fully connected layer after the convolutions.
     """
 
     convolutions: tuple[tuple[int, int, int], ...]
@@ -36,13 +36,13 @@ _FLOAT32_BYTES: Final = 4
 
 
 def layer_shapes(layout: FeatureLayout, n_outputs: int, spec: PolicySpec) -> tuple[tuple[int, int], ...]:
-    """Returns inputs and outputs of each layer after the images: hidden layers, then the output layer.
+    """Returns the numbers of inputs and outputs of each layer after the images: hidden layers, then the output layer.
 
     Args:
         layout: The inputs of the network.
-        n_outputs: Number of outputs for an observation.
-        spec: The hidden sizes; a network of images alone has no hidden layers. With a recurrence, its output is the
-            input of the output layer.
+        n_outputs: The number of outputs for an observation.
+        spec: The hidden sizes; a network of images alone has no hidden layers. With a recurrence, the output of the
+            recurrent layer is the input of the output layer.
     """
     sizes = _sizes_before_output(layout, spec)
     return (*itertools.pairwise(sizes), (spec.recurrent_size if spec.state_size else sizes[-1], n_outputs))
@@ -67,14 +67,14 @@ def side_after_convolutions(side: int, shape: CnnShape) -> int:
 
 
 def side_after_stages(side: int) -> int:
-    """Returns the side of an image after the IMPALA ResNet's stages, each of which halves it."""
+    """Returns the side of an image after the IMPALA ResNet's stages. Each stage halves the side."""
     for _ in RESNET_CHANNELS:
         side = (side + 1) // 2
     return side
 
 
 def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_outputs: int, spec: PolicySpec) -> None:
-    """Checks that a network's weights are not above the limit for policies.
+    """Checks that a network's weights do not exceed the limit for policies.
 
     Args:
         layout: The inputs of the network.
@@ -83,7 +83,7 @@ def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_o
         spec: The hidden sizes, and the recurrence.
 
     Raises:
-        LimitExceededError: If the weights are above `MAX_POLICY_BYTES`.
+        LimitExceededError: If the weights exceed `MAX_POLICY_BYTES`.
     """
     shapes = layer_shapes(layout, n_outputs, spec)
     n_weights = sum((n_in + 1) * n_out for n_in, n_out in shapes)
@@ -101,7 +101,7 @@ def check_network_size(layout: FeatureLayout, observation_space: Space[Any], n_o
             f"the network for observations of {describe_space(observation_space)} has layers of "
             f"{_shown((*_sizes_before_output(layout, spec), n_outputs))}{_recurrence(spec)} and "
             f"{n_bytes} bytes of weights; expected at most {MAX_POLICY_BYTES}, the largest policy that can be sent; "
-            "make the spaces smaller (each value of a Discrete is an input or an output), or the hidden sizes",
+            "reduce the spaces (each value of a Discrete is an input or an output), or the hidden sizes",
             limit="max_policy_bytes",
         )
 

@@ -1,4 +1,4 @@
-"""Builds networks, in torch: an MLP for vectors, with a torso for images, or a user's own."""
+"""Builds networks in torch: an MLP for vectors, an MLP with a torso for images, or a user's own network."""
 
 import math
 import traceback
@@ -24,9 +24,9 @@ from rollcast.actor.policies.torch_constants import constant
 from rollcast.actor.policies.torch_recurrence import SequenceStarts, TorchRecurrence
 from rollcast.services.errors import ConfigurationError, message_of
 from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicySpec
-from rollcast.services.spaces.spaces import space_leaves
+from rollcast.services.spaces.spaces import describe_space, space_leaves
 
-# The others take the Nature CNN.
+# All other networks use the Nature CNN.
 _TORSOS: Final[Mapping[str, type[ImpalaResnet | ImpalaShallow]]] = {
     "impala_shallow": ImpalaShallow,
     "impala_resnet": ImpalaResnet,
@@ -37,13 +37,13 @@ def check_default_dtype() -> None:
     """Checks that torch makes float32 tensors by default, as networks and updates expect.
 
     Raises:
-        ConfigurationError: If something in this process has changed that, an environment for example.
+        ConfigurationError: If code in this process, such as an environment, has changed the default.
     """
     dtype = torch.get_default_dtype()
     if dtype is not torch.float32:
         raise ConfigurationError(
             f"torch's default dtype is {dtype} in this process; expected torch.float32, in which policies act and "
-            "learn; look for torch.set_default_dtype in the environment or what it imports: give its tensors a dtype "
+            "learn; look for torch.set_default_dtype in the environment or its imports, and give its tensors a dtype "
             "instead"
         )
 
@@ -51,27 +51,28 @@ def check_default_dtype() -> None:
 def build_network(
     observation_space: Space[Any], n_outputs: int, spec: PolicySpec, *, output_gain: float = 0.01
 ) -> nn.Module:
-    """Builds the network that a spec asks for.
+    """Builds the network of a spec.
 
-    Its forward takes `Mapping[str, Tensor]`, `[N, ...]` for every leaf of the observation space in the space's own
-    dtype (float32 if it is normalised), and returns float32 `[N, n_outputs]`. With a recurrence it is a
-    `RecurrentNetwork`.
+    The network's forward takes `Mapping[str, Tensor]`, `[N, ...]` for every leaf of the observation space in the
+    space's dtype (float32 for a normalised leaf). It returns float32 `[N, n_outputs]`. With a recurrence, the network
+    is a `RecurrentNetwork`.
 
     Args:
         observation_space: The observation space.
-        n_outputs: Number of outputs for an observation.
-        spec: Its network is built in, or the name of a factory, called as `factory(observation_space, n_outputs)`.
-        output_gain: Scale of the initial weights of the last layer; 0.01 makes the first policy nearly uniform. Not
+        n_outputs: The number of outputs for an observation.
+        spec: The spec names a built-in network, or a factory, which is called as `factory(observation_space,
+            n_outputs)`.
+        output_gain: The scale of the initial weights of the last layer; 0.01 makes the first policy nearly uniform. Not
             used for a user's own network.
 
     Returns:
         The network.
 
     Raises:
-        ConfigurationError: If the factory cannot be loaded, its network does not fit, or it is to be recurrent; or
-            torch's default dtype is another than float32.
+        ConfigurationError: If the factory cannot be loaded, its network does not fit or should be recurrent, or torch's
+            default dtype is not float32.
         InvalidSpaceError: If the observation space is not supported.
-        LimitExceededError: If its weights are too large for a policy.
+        LimitExceededError: If the weights are too large for a policy.
     """
     check_default_dtype()
     if spec.network in BUILT_IN_NETWORKS:
@@ -79,8 +80,8 @@ def build_network(
         return kind(feature_layout(observation_space, spec.network), observation_space, n_outputs, spec, output_gain)
     if spec.state_size:
         raise ConfigurationError(
-            f"recurrence {spec.recurrence!r} with the network {spec.network!r}; expected one of the two: only "
-            f"built-in networks can be recurrent; choose network {AUTO_NETWORK!r}, or recurrence 'none'"
+            f"recurrence {spec.recurrence!r} with the network {spec.network!r}; expected a built-in network, "
+            f"because only these can be recurrent; choose network {AUTO_NETWORK!r}, or recurrence 'none'"
         )
     if ":" not in spec.network:
         raise ConfigurationError(
@@ -94,8 +95,8 @@ def build_network(
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise ConfigurationError(
             f"network {spec.network!r} raised {type(error).__name__}: {message_of(error)} ({where.filename}, line "
-            f"{where.lineno}, in {where.name}); expected a torch.nn.Module for {observation_space} with {n_outputs} "
-            "outputs; mend the factory"
+            f"{where.lineno}, in {where.name}); expected a torch.nn.Module for "
+            f"{describe_space(observation_space)} with {n_outputs} outputs; correct the factory"
         ) from error
     if not isinstance(network, nn.Module):
         raise ConfigurationError(
@@ -108,8 +109,8 @@ def build_network(
 class AutoNetwork(nn.Module):
     """The built-in network: a torso for each image, hidden layers if there is a vector, and an output layer.
 
-    The names of its parameters, `layers.<i>.weight` and `layers.<i>.bias` with the output layer last, are a contract
-    with `numpy_acting`.
+    `numpy_acting` relies on the names of the parameters, `layers.<i>.weight` and `layers.<i>.bias`. The output layer is
+    the last layer.
     """
 
     def __init__(
@@ -125,12 +126,12 @@ class AutoNetwork(nn.Module):
         Args:
             layout: The layout of the observation space.
             observation_space: The observation space.
-            n_outputs: Number of outputs for an observation.
-            spec: Hidden sizes and activation of the hidden layers.
-            output_gain: Scale of the initial weights of the output layer.
+            n_outputs: The number of outputs for an observation.
+            spec: The sizes and the activation of the hidden layers.
+            output_gain: The scale of the initial weights of the output layer.
 
         Raises:
-            LimitExceededError: If its weights are too large for a policy.
+            LimitExceededError: If the weights are too large for a policy.
         """
         super().__init__()
         check_network_size(layout, observation_space, n_outputs, spec)
@@ -166,7 +167,7 @@ class AutoNetwork(nn.Module):
 
     @property
     def learns_features(self) -> bool:
-        """True if the inputs of its first layer depend on parameters, those of images."""
+        """True if the inputs of the first layer depend on parameters, as with images."""
         return len(self.images) > 0
 
     def features(self, observation: Mapping[str, Tensor]) -> Tensor:
@@ -182,10 +183,9 @@ class AutoNetwork(nn.Module):
 
 
 class RecurrentNetwork(AutoNetwork):
-    """The automatic network with a recurrent layer, an LSTM or a GRU, between its hidden layers and its output layer.
+    """The built-in network with a recurrent layer, an LSTM or a GRU, between the hidden layers and the output layer.
 
-    The names of the recurrent layer's parameters, `recurrence.weight_ih_l0` and so on, are a contract with
-    `numpy_acting`.
+    `numpy_acting` relies on the names of the recurrent layer's parameters, `recurrence.weight_ih_l0` and so on.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class RecurrentNetwork(AutoNetwork):
         spec: PolicySpec,
         output_gain: float,
     ) -> None:
-        """Builds the layers; arguments and errors are those of `AutoNetwork`."""
+        """Builds the layers; see `AutoNetwork` for arguments and errors."""
         super().__init__(layout, observation_space, n_outputs, spec, output_gain)
         self.recurrence = TorchRecurrence(spec, n_recurrent_inputs(layout, spec))
 
@@ -209,7 +209,7 @@ class RecurrentNetwork(AutoNetwork):
             state: float32 `[N, S]`.
 
         Returns:
-            The outputs, float32 `[N, n_outputs]`, and the states after them, float32 `[N, S]`.
+            The outputs, float32 `[N, n_outputs]`, and the next states, float32 `[N, S]`.
         """
         state = self.recurrence(self._encoded(observation), state)
         return self.layers[-1](self.recurrence.output_of(state)), state
@@ -221,8 +221,8 @@ class RecurrentNetwork(AutoNetwork):
 
         Args:
             observation: `[T * B, ...]` for every leaf, row by row.
-            initial_state: float32 `[B, S]`; gets no gradient.
-            starts: The rows where the state does not follow from the row before.
+            initial_state: float32 `[B, S]`, without a gradient.
+            starts: The rows whose state does not follow from the previous row.
 
         Returns:
             The outputs, float32 `[T * B, n_outputs]`, and the states after each row, float32 `[T, B, S]`.
@@ -249,7 +249,7 @@ def _leaf_features(leaf: VectorLeaf, values: Tensor) -> Tensor:
 
 
 def _check_output(network: nn.Module, observation_space: Space[Any], n_outputs: int, spec: PolicySpec) -> None:
-    """Runs a user's network once, so that a mistake shows when it is built and not in the first rollout."""
+    """Runs a user's network once, to report mistakes at construction instead of in the first rollout."""
     n, name = 2, spec.network
     normalized = normalized_leaves(observation_space) if spec.normalize_observations else {}
     observation = {
@@ -274,5 +274,5 @@ def _check_output(network: nn.Module, observation_space: Space[Any], n_outputs: 
     if shape != (n, n_outputs):
         raise ConfigurationError(
             f"network {name!r} gave {shape} for {n} observations; expected a Tensor of shape {(n, n_outputs)}; "
-            "make it give n_outputs numbers for each"
+            "make the network return n_outputs numbers for each observation"
         )

@@ -1,15 +1,15 @@
-"""Normalises observations by a policy's running mean and variance, in numpy; `torch_observation_moments`: in torch.
+"""Normalises observations by a policy's running mean and variance, in numpy; see also `torch_observation_moments`.
 
-Every leaf that is a Box of floats becomes
+Every Box of floats among the leaves becomes
 
     y = clip(float32(x - mean) * float32(1 / sqrt(variance + 1e-8)), -observation_clip, observation_clip)
 
-with a mean and a variance for each of its numbers. x - mean is computed in float64 for a leaf of float64, because
-float32 loses what tells large numbers apart. For any other leaf it is computed in float32, from float32(x) and
+with a mean and a variance for each number. For a leaf of float64, x - mean is computed in float64, because float32
+loses small differences of large numbers. For any other leaf, x - mean is computed in float32, from float32(x) and
 float32(mean). The moments are the arrays `normalization.<substep>.mean`, `.variance` (float64 `[F]`) and `.count`
-(int64 `[]`) of a policy; F counts the numbers of all such leaves, in the order of the space. Only operations that IEEE
-754 rounds correctly are used, in this order, so every implementation gets the same bits. Other leaves, such as images
-and Discrete ones, stay as they are.
+(int64 `[]`) of a policy. F counts the numbers of all these leaves, in the order of the space. All operations are
+correctly rounded by IEEE 754, in this order, so all implementations give bit-identical results. All other leaves, such
+as images and Discrete spaces, are unchanged.
 """
 
 import math
@@ -27,12 +27,12 @@ from rollcast.services.errors import InvalidTensorError
 from rollcast.services.policies.policies import PolicyState
 from rollcast.services.spaces.spaces import Observation, space_leaves
 
-# Of the names of the arrays in a policy's state.
+# The prefix of the arrays' names in a policy's state.
 NORMALIZATION: Final = "normalization"
 
-# Added to the variance, so that a number that never changes does not divide by 0; that of gymnasium and SB3.
+# Added to the variance, to avoid a division by 0 for a constant number; the value of gymnasium and SB3.
 VARIANCE_EPSILON: Final = 1e-8
-# The smallest factor, float32's smallest normal number: processors may take smaller ones for 0.
+# The smallest factor, float32's smallest normal number: processors may treat smaller numbers as 0.
 _LEAST_SCALE: Final = float(np.finfo(np.float32).tiny)
 _FLOAT32: Final = np.dtype(np.float32)
 # Halfway to the number that would follow float32's largest one: float64 up to here is rounded to a float32.
@@ -40,7 +40,7 @@ _MOST_MEAN: Final = float(np.nextafter(2.0**128 - 2.0**103, 0.0))
 
 
 def normalized_leaves(observation_space: Space[Any]) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the leaves that are normalised, Boxes of floats, by path in the order of the space."""
+    """Returns the shapes of the normalised leaves, Boxes of floats, by path in the order of the space."""
     return {
         path: leaf.shape
         for path, leaf in space_leaves(observation_space).items()
@@ -49,11 +49,11 @@ def normalized_leaves(observation_space: Space[Any]) -> dict[str, tuple[int, ...
 
 
 def moments_layout(substep_key: str, leaves: Mapping[str, tuple[int, ...]]) -> StateLayout:
-    """Returns the shapes and dtypes of the arrays of a substep, by name; nothing if no leaf is normalised.
+    """Returns the shapes and dtypes of a substep's arrays, by name; empty if no leaf is normalised.
 
     Args:
         substep_key: The substep.
-        leaves: Its leaves, as `normalized_leaves` returns them.
+        leaves: The substep's leaves, as `normalized_leaves` returns them.
     """
     if not leaves:
         return {}
@@ -67,7 +67,7 @@ def moments_layout(substep_key: str, leaves: Mapping[str, tuple[int, ...]]) -> S
 
 
 def check_moments(state: PolicyState) -> None:
-    """Checks that a policy's moments can be used; their names, shapes and dtypes are known to be right.
+    """Checks the values of a policy's running means and variances. Check names, shapes and dtypes before.
 
     Raises:
         InvalidTensorError: If a mean is not finite as float32, a variance is not finite, or a variance or a count is
@@ -82,13 +82,13 @@ def check_moments(state: PolicyState) -> None:
         if wrong.any():
             expected = "finite numbers in float32's range" if is_mean else "finite numbers of at least 0"
             raise InvalidTensorError(
-                f"the policy's {name!r} holds {array[wrong][0]}; expected {expected}; the policy was damaged; take an "
-                "earlier one"
+                f"the policy's {name!r} holds {array[wrong][0]}; expected {expected}; the policy was damaged; use an "
+                "earlier policy"
             )
 
 
 def scale_of(variance: NDArray[np.generic]) -> NDArray[np.float32]:
-    """Returns the factor of numbers whose mean has been subtracted: 1 / sqrt(variance + 1e-8).
+    """Returns the factor for centred numbers: 1 / sqrt(variance + 1e-8).
 
     Args:
         variance: float64 `[F]`, at least 0.
@@ -101,9 +101,9 @@ def scale_of(variance: NDArray[np.generic]) -> NDArray[np.float32]:
 
 
 class NormalizedFeatures:
-    """A converter of observations to vectors as `features.VectorFeatures` is, of normalised leaves.
+    """Converts observations with normalised leaves to vectors, like `features.VectorFeatures`.
 
-    One thread calls it.
+    Not thread-safe.
     """
 
     def __init__(self, substep_key: str, leaves: Container[str], layout: FeatureLayout, frame_stack: int = 1) -> None:
@@ -111,21 +111,21 @@ class NormalizedFeatures:
 
         Args:
             substep_key: The substep of the observations.
-            leaves: The paths of the leaves that are normalised, those of `normalized_leaves`; at least one.
+            leaves: The paths of the normalised leaves, from `normalized_leaves`; at least one.
             layout: The layout of the observations, as stacks of frames.
-            frame_stack: K, the frames of a stack, all normalised by the same moments.
+            frame_stack: K, the number of frames in a stack; all have the same moments.
         """
         self._frame_stack = frame_stack
         self._key = substep_key
         self._features = VectorFeatures(layout)
         self._leaves = [leaf for leaf in layout.vectors if leaf.path in leaves]
         self._is_whole = len(self._leaves) == len(layout.vectors)
-        # Columns of the vector, and the factors of these.
+        # Columns of the vector, and the factors of these columns.
         self._parts: list[tuple[slice, NDArray[np.float32]]] = []
         self._clip = np.float32(math.inf)
 
     def load(self, state: PolicyState, *, clip: float) -> None:
-        """Takes the moments from a checked state.
+        """Loads the moments from a checked state.
 
         Args:
             state: The policy's arrays.
@@ -149,7 +149,7 @@ class NormalizedFeatures:
         self._features.subtract(means)
 
     def __call__(self, observation: Observation) -> NDArray[np.float32]:
-        """Turns a batch of observations into normalised vectors.
+        """Converts a batch of observations to normalised vectors.
 
         Args:
             observation: `[N, ...]` for every leaf.

@@ -12,17 +12,18 @@ from rollcast.actor.policies.action_masks import is_allowed
 from rollcast.actor.policies.distributions import Action, ActionDistribution, Parameters
 from rollcast.actor.policies.uniform_actions import UniformAllowedActions
 from rollcast.services.errors import InvalidSpaceError
+from rollcast.services.spaces.spaces import describe_space
 
 
 class EpsilonGreedy(ActionDistribution):
-    """The distribution that takes the action of the highest value, or with probability epsilon a uniformly random one.
+    """A distribution over the best action, and with probability epsilon over all actions uniformly.
 
-    Parameters are the values of the n actions of a Discrete space. With `dueling` they are the value of the
+    Parameters are the values of the n actions of a Discrete space. With `dueling`, the parameters are the value of the
     observation, then the n advantages, with Q = V + A - mean(A) (Wang et al. 2016, https://arxiv.org/abs/1511.06581,
     equation 9). V and mean(A) are the same for all actions, so the best action has the highest advantage.
 
-    The log-probability is log(1 - epsilon + epsilon / n) for the best action and log(epsilon / n) for others, but at
-    least the logarithm of the smallest normal float32, about -87.
+    The log-probability is log(1 - epsilon + epsilon / n) for the best action, and log(epsilon / n) for all others. It
+    is at least the logarithm of the smallest normal float32, about -87.
     """
 
     def __init__(self, space: Space[Any], *, dueling: bool, epsilon: float = 0.0) -> None:
@@ -30,8 +31,8 @@ class EpsilonGreedy(ActionDistribution):
 
         Args:
             space: The action space.
-            dueling: Whether parameters are a value and advantages.
-            epsilon: Rate of random actions, in [0, 1].
+            dueling: True: the parameters are a value and advantages.
+            epsilon: The rate of random actions, in [0, 1].
 
         Raises:
             InvalidSpaceError: If the space is not Discrete.
@@ -73,7 +74,7 @@ class EpsilonGreedy(ActionDistribution):
 
 
 class MaskedEpsilonGreedy(EpsilonGreedy):
-    """`EpsilonGreedy` over the allowed actions; n is their number.
+    """`EpsilonGreedy` over the n allowed actions.
 
     Parameters must have passed through `ActionMask.forbid`. A forbidden action has the smallest log-probability, about
     -87.
@@ -101,7 +102,7 @@ class MaskedEpsilonGreedy(EpsilonGreedy):
 
 
 def as_discrete(space: Space[Any]) -> Discrete[Any]:
-    """Returns the action space if it is Discrete, so that each action can have a value.
+    """Returns the action space if it is Discrete; Q-values require this.
 
     Args:
         space: The action space.
@@ -112,6 +113,6 @@ def as_discrete(space: Space[Any]) -> Discrete[Any]:
     if isinstance(space, Discrete):
         return space
     raise InvalidSpaceError(
-        f"the action space is {space}; values of actions need Discrete; wrap the environment, or choose an algorithm "
-        "for its actions, such as SAC for a Box"
+        f"the action space is {describe_space(space)}; Q-values need Discrete; wrap the environment, or "
+        "choose an algorithm for this space, such as SAC for a Box"
     )

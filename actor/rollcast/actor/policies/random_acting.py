@@ -13,8 +13,8 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, Observation
 class RandomPolicy(Policy):
     """A policy that draws allowed actions from the action space, as gymnasium does; see `uniform_actions`.
 
-    It has no weights: its version is 0, and its parameters are 0, or `FORBIDDEN` for forbidden actions. Deterministic
-    actions are samples, too. Other policies act in the same way during uniform exploration.
+    This policy has no weights. Its version is 0, and its parameters are 0, or `FORBIDDEN` for forbidden actions.
+    Deterministic actions are samples, too. Other policies act in the same way during uniform exploration.
     """
 
     def act(
@@ -25,11 +25,11 @@ class RandomPolicy(Policy):
         substep_key: str = FLAT_SUBSTEP,
         state: RecurrentState | None = None,
     ) -> tuple[Action, Parameters]:
-        """Draws an action for each observation; arguments and returns are those of `Policy.act`."""
+        """Draws an action for each observation; see `Policy.act`."""
         return self._act_uniformly(observation, substep_key)
 
     def log_prob(self, parameters: Parameters, action: Action, substep_key: str = FLAT_SUBSTEP) -> NDArray[np.float32]:
-        """Returns log-probabilities (for Box: log-densities); arguments and returns are those of `Policy.log_prob`."""
+        """Returns log-probabilities (for Box: log-densities); see `Policy.log_prob`."""
         return self._uniform[substep_key].log_prob(parameters, action)
 
     def parameters_of(self, observation: Observation, substep_key: str, state: RecurrentState | None) -> Parameters:

@@ -1,6 +1,6 @@
-"""The recurrent layer of a policy, in numpy: an LSTM or a GRU of one layer, as torch.nn.LSTM and torch.nn.GRU are.
+"""The recurrent layer of a policy, in numpy: an LSTM or a GRU of one layer, like torch.nn.LSTM and torch.nn.GRU.
 
-`torch_recurrence` is its differentiable twin.
+`torch_recurrence` has the differentiable version.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ _N_GATES: Final = {"lstm": 4, "gru": 3}
 
 
 def recurrent_shapes(spec: PolicySpec, n_inputs: int) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a recurrence's arrays by torch's names.
+    """Returns the shapes of a recurrence's arrays, by the arrays' names in torch.
 
     Args:
         spec: A recurrence and its size H.
-        n_inputs: F.
+        n_inputs: F, the number of inputs.
     """
     n_rows = _N_GATES[spec.recurrence] * spec.recurrent_size
     return {
@@ -32,18 +32,18 @@ def recurrent_shapes(spec: PolicySpec, n_inputs: int) -> dict[str, tuple[int, ..
 
 
 class NumpyRecurrence:
-    """One step of an LSTM or a GRU for many trajectories, with its weights and buffers. One thread calls it.
+    """One step of an LSTM or a GRU for many trajectories, with the weights and buffers. Not thread-safe.
 
     The equations are those of torch.nn.LSTM (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000)
     and torch.nn.GRU (Cho et al. 2014, with the reset gate after the product).
     """
 
     def __init__(self, spec: PolicySpec, n_inputs: int) -> None:
-        """Prepares it.
+        """Prepares the buffers.
 
         Args:
             spec: A recurrence and its size H.
-            n_inputs: F.
+            n_inputs: F, the number of inputs.
         """
         self._is_lstm = spec.recurrence == "lstm"
         self._size = spec.recurrent_size
@@ -51,7 +51,7 @@ class NumpyRecurrence:
         self._allocate(0)
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Copies its arrays, float32 with the names and shapes of `recurrent_shapes`."""
+        """Copies the arrays, float32 with the names and shapes of `recurrent_shapes`."""
         size, n_inputs = self._size, self._n_inputs
         of_input, of_state = arrays["weight_ih_l0"], arrays["weight_hh_l0"]
         bias_of_input, bias_of_state = arrays["bias_ih_l0"], arrays["bias_hh_l0"]
@@ -62,7 +62,7 @@ class NumpyRecurrence:
             self._weight = np.ascontiguousarray((np.concatenate([of_input, of_state], axis=1) * scale).T)
             self._bias = (bias_of_input + bias_of_state) * scale[:, 0]
             return
-        # The new gate's product with the state is kept apart from that with the input: the reset gate scales it.
+        # The new gate's products with the state and the input are separate: the reset gate scales only the first.
         weight = np.zeros((n_inputs + size, 4 * size), np.float32)
         weight[:n_inputs, : 3 * size] = of_input.T
         weight[n_inputs:, : 2 * size] = of_state[: 2 * size].T
@@ -81,7 +81,7 @@ class NumpyRecurrence:
             state: float32 `[N, S]`, changed in place.
 
         Returns:
-            float32 `[N, H]`: the output, a view of the state.
+            The output, float32 `[N, H]`, a view of the state.
         """
         if len(x) != len(self._gates):
             self._allocate(len(x))

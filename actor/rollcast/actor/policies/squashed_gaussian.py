@@ -10,23 +10,24 @@ from numpy.typing import NDArray
 
 from rollcast.actor.policies.distributions import HALF_LOG_TWO_PI, Action, Gaussian, Parameters
 from rollcast.services.errors import InvalidSpaceError
+from rollcast.services.spaces.spaces import describe_space
 
 LOG_TWO = math.log(2.0)
-# An action at its bound has no finite u. tanh is 1 in float32 from u = 9 on; this limit is u = 7.25.
+# An action at a bound has no finite u. In float32, tanh is 1 from u = 9 on. This limit is u = 7.25.
 _LARGEST_TANH = 1.0 - 1e-6
 
 
 class SquashedGaussian(Gaussian):
-    """The distribution over a Box with finite bounds; parameters are D means, then D log standard deviations.
+    """The distribution over a Box with finite bounds. Its parameters are D means, then D log standard deviations.
 
-    An action is `a = centre + half_width * tanh(u)`, u Gaussian, and its density (Haarnoja et al. 2018b,
+    An action is `a = centre + half_width * tanh(u)` with a Gaussian u. The action's density is (Haarnoja et al. 2018b,
     https://arxiv.org/abs/1812.05905, appendix C):
 
         log pi(a) = log N(u; mean, std) - sum[ log half_width + log(1 - tanh(u)^2) ]
 
-    with `log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))`, which loses no digits. atanh gives the u of an action,
-    after tanh(u) is limited to 1 - 1e-6. Nearer to a bound, the log-density is that of the limit. The mode is the
-    squashed mode of u.
+    with `log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))`, which is numerically stable. atanh recovers u from an
+    action, after tanh(u) is clipped to +-(1 - 1e-6). Beyond this limit, the log-density is the value at the limit. The
+    mode is the squashed mode of u.
     """
 
     def __init__(self, space: Space[Any]) -> None:
@@ -36,7 +37,7 @@ class SquashedGaussian(Gaussian):
             space: The action space.
 
         Raises:
-            InvalidSpaceError: If it is not a Box of floats whose bounds are finite, low below high.
+            InvalidSpaceError: If it is not a Box of floats with finite bounds, low below high.
         """
         super().__init__(space)
         self._low, self._high = finite_bounds(space)
@@ -73,13 +74,13 @@ def finite_bounds(space: Space[Any]) -> tuple[NDArray[np.float64], NDArray[np.fl
         Low and high, each `[D]`.
 
     Raises:
-        InvalidSpaceError: If it is not a Box of floats whose bounds are finite, low below high.
+        InvalidSpaceError: If it is not a Box of floats with finite bounds, low below high.
     """
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
         low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
         if np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all():
             return low, high
     raise InvalidSpaceError(
-        f"the action space is {space}; a squashed Gaussian needs a Box with a float dtype whose bounds are finite, low "
-        "below high; wrap the environment in gymnasium.wrappers.RescaleAction, or give its Box bounds"
+        f"the action space is {describe_space(space)}; a squashed Gaussian needs a Box with a float dtype whose bounds "
+        "are finite, low below high; wrap the environment in gymnasium.wrappers.RescaleAction, or give its Box bounds"
     )

@@ -1,4 +1,4 @@
-"""Checks the arrays of a policy before anything acts with them: names, shapes, dtypes, and finite numbers."""
+"""Checks the arrays of a policy before they are used: names, shapes, dtypes, and finite numbers."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from rollcast.services.errors import InvalidTensorError, ProtocolMismatchError
 from rollcast.services.policies.policies import PolicyState
 
-# Shape and dtype of the arrays that a policy is made of, by name.
+# The shapes and dtypes of a policy's arrays, by name.
 StateLayout = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
 
 def check_policy_state(expected: StateLayout, state: PolicyState, *, buffers: Collection[str] = ()) -> None:
-    """Checks that a policy can act with arrays.
+    """Checks that arrays are valid for a policy.
 
     Args:
         expected: Shape and dtype by name.
         state: The arrays.
-        buffers: Names of arrays that are not trained; they may hold infinities, as the mask of a user's network may.
+        buffers: Names of untrained arrays, which may hold infinities, such as a mask in a user's network.
 
     Raises:
         ProtocolMismatchError: If names, shapes or dtypes differ.
@@ -55,5 +55,5 @@ def _check_numbers(name: str, array: NDArray[np.generic], *, is_buffer: bool) ->
         index = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
         raise InvalidTensorError(
             f"the policy's weight {name!r} holds {array[index]} at {list(index)}; expected finite numbers; this policy "
-            "cannot act: training has diverged, or the policy was damaged; take an earlier one"
+            "cannot act: training has diverged, or the policy was damaged; use an earlier policy"
         )

@@ -1,4 +1,4 @@
-"""Acts with any network, in torch: the Nature CNN, users' own networks, and simulators that live on a device."""
+"""Acts with any network, in torch: for images, users' own networks, and simulators on a device."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,12 +18,12 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Obs
 
 
 class TorchActingPolicy(Policy):
-    """A policy that computes a `TorchPolicy`.
+    """A policy that acts with a `TorchPolicy`.
 
-    `act` samples in numpy, which is three times as fast as in torch on a CPU. `act_on_device` stays on the device.
+    `act` samples in numpy, which is faster than torch on a CPU. `act_on_device` samples on the device.
 
     Attributes:
-        device: The device that the network computes on.
+        device: The device on which the network computes.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class TorchActingPolicy(Policy):
             spaces: The environment's spaces by substep key.
             spec: The architecture.
             seed: Seeds the sampling of actions.
-            device: The device that the network computes on.
-            slot: The actor's slot, at least 0; selects its rate of exploration.
+            device: The device on which the network computes.
+            slot: The actor's slot, at least 0; selects the actor's exploration rate.
 
         Raises:
             ConfigurationError: If no network fits the spaces.
-            InvalidSpaceError: If a space is not supported, or not with this head.
+            InvalidSpaceError: If a space is not supported at all or with this head.
         """
         super().__init__(
             spaces, seed=seed, head=spec.head, slot=slot, state_size=spec.state_size, frame_stack=spec.frame_stack
@@ -49,7 +49,7 @@ class TorchActingPolicy(Policy):
         self._policy = TorchPolicy(spaces, spec).to(self.device).eval()
 
     def event_sources(self) -> Sequence[FiresEvents]:
-        """Returns its parts that fire events: itself, and modules of the network."""
+        """Returns the parts of the policy that fire events: the policy itself, and modules of its network."""
         modules = (module for module in self._policy.modules() if isinstance(module, FiresEvents))
         return (*super().event_sources(), *modules)
 
@@ -62,11 +62,11 @@ class TorchActingPolicy(Policy):
     def act_on_device(
         self, observation: Mapping[str, Tensor], *, deterministic: bool = False, state: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Chooses an action for each observation, without waiting for the device. For the default head.
+        """Chooses an action for each observation, without waiting for the device. Needs the default head.
 
         Args:
             observation: `[B, ...]` on the device, for every leaf of the observation space.
-            deterministic: Take the most likely actions.
+            deterministic: Take the greedy actions.
             state: float32 `[B, S]` on the device, of a recurrent policy; changed in place.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Applies action masks in torch, for losses; `action_masks` does so in numpy."""
+"""Applies action masks in torch, for losses; `action_masks` is the version in numpy."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Constants that networks and losses compute with, copied to each device once."""
+"""Constants of networks and losses, copied to each device once."""
 
 from functools import lru_cache
 
@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 
-# Bounded, although a process knows few spaces: each of them has a few constants on one or two devices.
+# A bound that no process reaches: each of its few spaces has a few constants on one or two devices.
 @lru_cache(maxsize=1024)
 def constant(values: tuple[int, ...], device: torch.device) -> Tensor:
-    """Returns integers as a tensor on a device, the same one each time, so that no copy waits for the device.
+    """Returns integers as a cached tensor on a device, so that no copy waits for the device.
 
     Args:
         values: The integers.
@@ -18,5 +18,5 @@ def constant(values: tuple[int, ...], device: torch.device) -> Tensor:
     Returns:
         int64 `[n]`; do not change it.
     """
-    with torch.inference_mode(False):  # else a policy that acts could make it unfit for training
+    with torch.inference_mode(False):  # otherwise an acting policy could make a tensor that training cannot use
         return torch.tensor(values, dtype=torch.int64, device=device)

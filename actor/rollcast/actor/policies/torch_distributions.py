@@ -73,7 +73,7 @@ def entropy(space: Space[Any], parameters: Tensor) -> Tensor:
 
 
 def log_prob_and_entropy(space: Space[Any], parameters: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns log-probability and entropy; for a Discrete space it computes the softmax only once.
+    """Returns the log-probability of actions and the entropy, with a single softmax for a Discrete space.
 
     Args:
         space: The action space.

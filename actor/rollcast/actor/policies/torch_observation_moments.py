@@ -1,4 +1,4 @@
-"""Running mean and variance of observations, and normalisation by them, in torch; see `observation_moments`."""
+"""Running mean and variance of observations, and the normalisation, in torch; see `observation_moments`."""
 
 import math
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ _LEAST_SCALE = torch.finfo(torch.float32).tiny
 
 
 class RunningMoments(nn.Module):
-    """The mean and the variance of everything that was observed, for each of F numbers, in float64.
+    """The mean and the variance of all observations, for each of F numbers, in float64.
 
     Chan et al. 1979, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", equation 2.1: the
-    moments of two sets of n and m observations, merged, are those of all n + m, however they were cut:
+    moments of n and of m observations give the moments of all n + m observations:
 
         mean     = mean_n + (mean_m - mean_n) m / (n + m)
         variance = (n variance_n + m variance_m + (mean_m - mean_n)^2 n m / (n + m)) / (n + m)
 
-    Before the first observation the mean is 0 and the variance 1. Its state is the buffers `mean` and `variance`,
-    float64 `[F]`, and `count`, int64 `[]`. One thread merges.
+    Before the first observation, the mean is 0 and the variance 1. The buffers are `mean` and `variance`, float64
+    `[F]`, and `count`, int64 `[]`. Only one thread merges.
     """
 
     mean: Tensor
@@ -30,7 +30,7 @@ class RunningMoments(nn.Module):
     count: Tensor
 
     def __init__(self, n_numbers: int) -> None:
-        """Makes the moments of no observation.
+        """Makes the moments of an empty set.
 
         Args:
             n_numbers: F.
@@ -39,17 +39,17 @@ class RunningMoments(nn.Module):
         self.register_buffer("mean", torch.zeros(n_numbers, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(n_numbers, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        # The observations since the last `take_apart`, if it does not enter the moments at once.
+        # The moments of the observations since the last `take_apart`; None: observations are merged at once.
         self._apart: Tensor | None = None
 
     @torch.no_grad()
     def merge(self, values: Tensor, valid: Tensor, n_valid: Tensor | float) -> None:
-        """Adds observations. Nothing waits for the device.
+        """Adds observations without waiting for the device.
 
         Args:
             values: `[N, F]` on the device of the moments, finite as float32.
-            valid: bool `[N]`, the rows that count.
-            n_valid: Their number; a 0-dim tensor must be at least 1.
+            valid: bool `[N]`, True for the rows to add.
+            n_valid: The number of these rows; a 0-dim tensor must be at least 1.
         """
         if not isinstance(n_valid, Tensor) and not n_valid:
             return
@@ -70,16 +70,16 @@ class RunningMoments(nn.Module):
         self.count += n_valid.to(self.count.dtype) if isinstance(n_valid, Tensor) else int(n_valid)
 
     def keep_apart(self) -> None:
-        """Keeps observations apart from now on: only `take_apart` and `merge_part` merge them.
+        """Collects later observations separately, until `take_apart` and `merge_part` merge them.
 
-        Learners that train together do this, so that the moments of all of them are the same numbers.
+        Learners that train together merge all collected observations in this way, so their moments are identical.
         """
         self._apart = torch.zeros(1 + 2 * self.mean.numel(), dtype=torch.float64, device=self.mean.device)
 
     def take_apart(self) -> Tensor:
         """Returns and resets the statistics since the last call: float64 `[1 + 2 * F]`, for `merge_part`.
 
-        These are the number of observations, their mean, and the sums of squared deviations from it.
+        The statistics are the number of observations, their mean, and the sums of squared deviations from the mean.
         """
         assert self._apart is not None, "keep_apart comes first"
         part, self._apart = self._apart, torch.zeros_like(self._apart)
@@ -87,7 +87,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def merge_part(self, part: Tensor) -> None:
-        """Adds observations that `take_apart` returned, here or in another process. Nothing waits for the device."""
+        """Adds statistics that `take_apart` returned in this or another process, without waiting for the device."""
         own = torch.cat([self.count.to(torch.float64).view(1), self.mean, self.variance * self.count])
         n, mean, squares = torch.split(_merged(own, part), [1, self.mean.numel(), self.mean.numel()])
         self.mean.copy_(mean)
@@ -96,7 +96,7 @@ class RunningMoments(nn.Module):
 
 
 def _merged(one: Tensor, other: Tensor) -> Tensor:
-    """Returns the moments of two sets of observations together, each as `RunningMoments.take_apart` returns them."""
+    """Returns the moments of the union of two sets, each as from `RunningMoments.take_apart`."""
     n_numbers = (len(one) - 1) // 2
     (n, mean, squares), (m, mean_m, squares_m) = (torch.split(part, [1, n_numbers, n_numbers]) for part in (one, other))
     total = (n + m).clamp(min=1.0)
@@ -105,13 +105,13 @@ def _merged(one: Tensor, other: Tensor) -> Tensor:
 
 
 class ObservationMoments(RunningMoments):
-    """The moments of a substep's observations, and the normalisation by them."""
+    """The running mean and variance of a substep's observations, and the normalisation with them."""
 
     def __init__(self, leaves: Mapping[str, tuple[int, ...]], *, clip: float) -> None:
-        """Makes the moments of no observation.
+        """Makes the moments of an empty set.
 
         Args:
-            leaves: The leaves that are normalised, as `observation_moments.normalized_leaves` returns them.
+            leaves: The normalised leaves, from `observation_moments.normalized_leaves`.
             clip: Bound of normalised numbers, above 0.
         """
         self._shapes = dict(leaves)
@@ -127,9 +127,9 @@ class ObservationMoments(RunningMoments):
             observation: `[..., *shape]` for every leaf, in the dtypes of the space.
 
         Returns:
-            The normalised leaves as float32, the others as they are, in the given order.
+            The normalised leaves as float32, all other leaves unchanged, in the given order.
         """
-        # Derived anew each time: loading, merging and sharing then need to know of the buffers only.
+        # Computed in every call, so that loading, merging and sharing change only the buffers.
         scale = (1.0 / (self.variance + VARIANCE_EPSILON).sqrt()).clamp_(min=_LEAST_SCALE).to(torch.float32)
         found = dict(observation)
         for (path, shape), part_mean, part_scale in zip(
@@ -147,10 +147,10 @@ class ObservationMoments(RunningMoments):
 
         Args:
             observation: `[..., *shape]` for every leaf, on the device of the moments.
-            valid: bool `[...]`, the rows that count.
-            n_valid: Their number.
+            valid: bool `[...]`, True for the rows to add.
+            n_valid: The number of these rows.
         """
         flat = [observation[path].reshape(-1, size) for path, size in zip(self._shapes, self._sizes, strict=True)]
-        # Numbers beyond float32's range count as its largest.
+        # Numbers beyond float32's range count as its largest number.
         values = torch.cat([leaf.to(torch.float64) for leaf in flat], dim=1).clamp_(-_LARGEST, _LARGEST)
         self.merge(values, valid.reshape(-1), n_valid)

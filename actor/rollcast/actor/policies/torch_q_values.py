@@ -1,4 +1,4 @@
-"""Computes values of Discrete actions from a network's outputs, and gradients back to the outputs, in torch."""
+"""Computes the values of Discrete actions from a network's outputs, and the outputs' gradients, in torch."""
 
 import torch
 from torch import Tensor
@@ -7,13 +7,13 @@ from rollcast.services.policies.policies import PolicyHead
 
 
 def action_values(outputs: Tensor, head: PolicyHead, allowed: Tensor | None = None) -> Tensor:
-    """Returns the values of actions, computed from a network's outputs.
+    """Computes the values of actions from a network's outputs.
 
     With `"dueling_q_values"` (Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9):
 
         Q(s, a) = V(s) + A(s, a) - mean_b A(s, b)
 
-    where b are the actions that are allowed.
+    where b are the allowed actions.
 
     Args:
         outputs: float32 `[N, n]`, values; or `[N, 1 + n]`, the value of the observation, then the advantages.
@@ -36,12 +36,12 @@ def action_values(outputs: Tensor, head: PolicyHead, allowed: Tensor | None = No
 def outputs_gradient(
     index: Tensor, gradient: Tensor, n_actions: int, head: PolicyHead, allowed: Tensor | None = None
 ) -> Tensor:
-    """Returns the gradient with respect to the outputs, given that with respect to the value of one action each.
+    """Returns the gradient with respect to the outputs, from the gradient with respect to one action value per row.
 
     Args:
-        index: int64 `[N]`, index of the action.
-        gradient: float32 `[N]`, gradient with respect to its value.
-        n_actions: n.
+        index: int64 `[N]`, the index of the action.
+        gradient: float32 `[N]`, the gradient with respect to the action's value.
+        n_actions: n, the number of actions.
         head: `"q_values"` or `"dueling_q_values"`.
         allowed: bool `[N, n]`; None: all actions are allowed.
 

@@ -1,6 +1,6 @@
-"""The recurrent layer of a policy, in torch: an LSTM or a GRU of one layer, unrolled over episodes that end.
+"""The recurrent layer of a policy, in torch: an LSTM or a GRU of one layer, unrolled across the ends of episodes.
 
-The whole unrolling is one node of the autograd graph. `recurrence` is its twin in numpy.
+The whole unrolling is one node of the autograd graph. `recurrence` is the version in numpy.
 """
 
 from typing import Any, NamedTuple
@@ -14,11 +14,11 @@ from rollcast.services.policies.policies import PolicySpec
 
 
 class SequenceStarts(NamedTuple):
-    """The rows of trajectories `[T, B]` in which the recurrent state does not follow from the row before.
+    """The rows of trajectories `[T, B]` whose recurrent state does not follow from the previous row.
 
     Attributes:
-        begins: bool `[T, B]`: the row begins an episode, so the state is 0.
-        held: bool `[T, B]`: no row before is a transition, so the state is the first one. True at t = 0.
+        begins: bool `[T, B]`. True: the row begins an episode, so the state is 0.
+        held: bool `[T, B]`. True: no earlier row is a transition, so the state is the initial state. True at t = 0.
     """
 
     begins: Tensor
@@ -38,7 +38,7 @@ class TorchRecurrence(nn.Module):
 
         Args:
             spec: A recurrence and its size H.
-            n_inputs: F.
+            n_inputs: F, the number of inputs.
         """
         super().__init__()
         self._is_lstm = spec.recurrence == "lstm"
@@ -59,7 +59,7 @@ class TorchRecurrence(nn.Module):
             state: float32 `[N, S]`.
 
         Returns:
-            float32 `[N, S]`: the state after it.
+            The next state, float32 `[N, S]`.
         """
         weights = (self.weight_ih_l0, self.weight_hh_l0, self.bias_ih_l0, self.bias_hh_l0)
         if not self._is_lstm:
@@ -71,8 +71,8 @@ class TorchRecurrence(nn.Module):
 
         Args:
             x: float32 `[T, B, F]`.
-            initial_state: float32 `[B, S]`; gets no gradient.
-            starts: The rows where the state is 0 or `initial_state`.
+            initial_state: float32 `[B, S]`, without a gradient.
+            starts: The rows whose state is 0 or `initial_state`.
 
         Returns:
             float32 `[T, B, S]`: the states after each row.
@@ -85,28 +85,28 @@ class TorchRecurrence(nn.Module):
 
 
 class _Starts:
-    """The rows that begin anew, prepared for going through them one by one."""
+    """The rows that start from 0 or the initial state, prepared for iteration over t."""
 
     def __init__(self, initial: Tensor, begins: Tensor, held: Tensor) -> None:
         self._initial, self._begins, self._held = initial, begins[..., None], held[..., None]
         breaks = begins | held
         self._breaks = breaks[..., None]
-        # On a GPU, looking would wait for the device.
+        # On a GPU, reading `breaks` would wait for the device.
         self._is_broken = breaks.any(dim=1).tolist() if breaks.device.type == "cpu" else [True] * len(breaks)
 
     def before(self, t: int, state: Tensor) -> Tensor:
-        """Returns the state before row t: `state` where it follows from the row before."""
+        """Returns the state before row t: `state` where row t follows from the previous row."""
         if not self._is_broken[t]:
             return state
         return torch.where(self._held[t], self._initial, state.masked_fill(self._begins[t], 0.0))
 
     def before_all(self, states: Tensor) -> Tensor:
-        """Returns the states before all rows, `[T, B, S]`, from those after them."""
+        """Returns the states before all rows, `[T, B, S]`, from the states after all rows."""
         shifted = torch.cat([self._initial[None], states[:-1]])
         return torch.where(self._held, self._initial, shifted.masked_fill_(self._begins, 0.0))
 
     def cut(self, t: int, gradient: Tensor) -> Tensor:
-        """Returns the gradient that runs back over the start of row t."""
+        """Returns the gradient that flows back across the start of row t."""
         return gradient.masked_fill_(self._breaks[t], 0.0) if self._is_broken[t] else gradient
 
 

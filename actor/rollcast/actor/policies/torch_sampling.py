@@ -1,4 +1,4 @@
-"""Samples actions in torch, on the device that computed their distributions, without waiting for it."""
+"""Samples actions in torch, on the device of their distributions, without waiting for the device."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ from rollcast.actor.policies.torch_constants import constant
 def sample(space: Space[Any], parameters: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draws an action from each distribution of the default head.
 
-    Categorical actions are the argmax of logits plus Gumbel noise, which has their distribution.
+    A categorical action is the argmax of the logits plus Gumbel noise (the Gumbel-max trick).
 
     Args:
         space: The action space.
         parameters: float32 `[B, P]`, in the layout of `distributions`.
-        generator: A generator of the parameters' device; None: the most likely action of each.
+        generator: A generator of the parameters' device; None: greedy actions.
 
     Returns:
         `[B, *shape]` in the space's dtype, on the parameters' device.

@@ -12,13 +12,13 @@ from rollcast.actor.policies.squashed_gaussian import LOG_TWO, finite_bounds
 
 
 class SquashedSample(NamedTuple):
-    """Reparameterised samples, without a graph of autograd.
+    """Reparameterised samples, without an autograd graph.
 
     Attributes:
         action: float32 `[N, D]` in [-1, 1]: tanh(u), u = mean + std * noise.
         log_prob: float32 `[N]`, log-density of `action`.
         deviation: float32 `[N, D]`, std * noise.
-        is_free: bool `[N, D]`, True where the log standard deviation is within its bounds, so that it has a gradient.
+        is_free: bool `[N, D]`. True: the log standard deviation is within its bounds, and so has a gradient.
     """
 
     action: Tensor
@@ -28,14 +28,14 @@ class SquashedSample(NamedTuple):
 
 
 class TorchSquashedGaussian:
-    """`squashed_gaussian.SquashedGaussian` in torch, in units in which the Box is [-1, 1]^D.
+    """`squashed_gaussian.SquashedGaussian` in torch, with the Box scaled to [-1, 1]^D.
 
-    Densities are in these units, too, so that entropy does not depend on the width of the Box, and soft actor-critic's
-    target -D means the same in every environment. A log-density in the Box's own units is less by `log_half_width`.
-    Immutable: any thread may call it.
+    Densities use these units, too. So the entropy does not depend on the width of the Box, and soft actor-critic's
+    target -D has the same meaning in every environment. In the units of the Box, a log-density is smaller by
+    `log_half_width`. Immutable, therefore thread-safe.
 
     Attributes:
-        log_half_width: Sum of the logarithms of half the Box's widths.
+        log_half_width: The sum of log(width / 2) over the Box's dimensions.
     """
 
     def __init__(self, space: Space[Any], *, device: torch.device | str = "cpu") -> None:
@@ -43,10 +43,10 @@ class TorchSquashedGaussian:
 
         Args:
             space: The action space.
-            device: The device of its tensors.
+            device: The device of the tensors.
 
         Raises:
-            InvalidSpaceError: If it is not a Box of floats whose bounds are finite, low below high.
+            InvalidSpaceError: If the space is not a Box of floats with finite bounds, low below high.
         """
         low, high = finite_bounds(space)
         self._n_dimensions = low.size
@@ -67,14 +67,14 @@ class TorchSquashedGaussian:
 
     @torch.no_grad()
     def sample(self, parameters: Tensor, noise: Tensor) -> SquashedSample:
-        """Turns noise into actions.
+        """Computes actions from noise.
 
         Args:
             parameters: float32 `[N, 2 D]`, D means and then D log standard deviations.
             noise: float32 `[N, D]`, standard normal.
 
         Returns:
-            Samples; `parameters_gradient` computes their gradient.
+            The samples, for `parameters_gradient`.
         """
         mean, raw_log_std = parameters.chunk(2, dim=-1)
         log_std = raw_log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)

@@ -35,35 +35,34 @@ _WEIGHTS: Final = ("networks.", "log_std.")
 
 
 class TorchPolicy(nn.Module):
-    """A torch module with a network for each substep; for Box actions with the default head also `log_std`, `[D]`.
+    """A torch module with a network for each substep. Box actions with the default head add `log_std`, `[D]`.
 
-    Its parameters are `networks.<substep>.<name in the network>`, and `log_std.<substep>`, which starts at 0. The
-    exploration of actors is part of its state: the buffers `exploration.uniform` and, for heads of values,
-    `exploration.epsilons`. With the default head these exist after they have been set. With `normalize_observations`,
-    the running mean and variance of observations are buffers, too: `normalization.<substep>.mean`, `.variance` and
-    `.count`. All are on the module's device, except exploration: its buffers stay on the CPU, because the networks do
-    not use them.
+    The parameters are `networks.<substep>.<name in the network>`, and `log_std.<substep>`, which starts at 0. The
+    buffers `exploration.uniform` and, for heads of Q-values, `exploration.epsilons` hold the exploration of actors.
+    With the default head, these buffers exist only after a call that sets them. With `normalize_observations`, the
+    running mean and variance of observations are buffers, too: `normalization.<substep>.mean`, `.variance` and
+    `.count`. All arrays are on the module's device, except the buffers of exploration: these stay on the CPU, because
+    the networks do not use them.
 
-    With a frame stack, it computes with observations `[..., K, *shape]`, see `frame_stacks`; `observe` takes single
-    frames.
+    With a frame stack, observations are `[..., K, *shape]`; see `frame_stacks`. `observe` takes single frames.
 
     Attributes:
-        rounds_weights: True: published weights (for actors, evaluators, `Act` and files) are rounded to bfloat16, once.
+        rounds_weights: True: published weights (for actors, evaluators, `Act` and files) are rounded to bfloat16.
             Training continues with float32.
     """
 
     rounds_weights: bool = False
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec) -> None:
-        """Builds the networks; torch's global generator initialises them.
+        """Builds the networks, and initialises them with torch's global generator.
 
         Args:
             spaces: The environment's spaces by substep key.
-            spec: The architecture, and the meaning of its outputs.
+            spec: The architecture, and the meaning of the networks' outputs.
 
         Raises:
-            ConfigurationError: If no network fits the observation space, or a substep's key cannot name one.
-            InvalidSpaceError: If a space is not supported, or not with this head.
+            ConfigurationError: If no network fits the observation space, or a substep's key cannot name a module.
+            InvalidSpaceError: If a space is not supported at all or with this head.
         """
         super().__init__()
         self.spaces = spaces
@@ -74,8 +73,8 @@ class TorchPolicy(nn.Module):
         for key, substep in spaces.items():
             if "." in key or hasattr(self.networks, key):
                 raise ConfigurationError(
-                    f"the substep key {key!r} cannot name a network of torch; expected one without '.' that is no "
-                    "attribute of its modules, as 'type' and 'train' are; rename the substep"
+                    f"the substep key {key!r} cannot name a network of torch; expected a key without '.' that is not "
+                    "an attribute of torch's modules, such as 'type' or 'train'; rename the substep"
                 )
             distribution = head_distribution(substep, spec.head)
             self.networks[key] = build_network(
@@ -98,10 +97,10 @@ class TorchPolicy(nn.Module):
             self.set_epsilons([0.0])
 
     def set_std(self, std: float) -> None:
-        """Sets the standard deviations of Box actions, in all dimensions; other heads and spaces have none.
+        """Sets the standard deviations of Box actions, in all dimensions. Has no effect on other heads and spaces.
 
         Args:
-            std: In the action's units, above 0.
+            std: The standard deviation, in the action's units, above 0.
         """
         with torch.no_grad():
             for log_std in self.log_std.values():
@@ -111,7 +110,7 @@ class TorchPolicy(nn.Module):
         """Sets whether actors act at random, to fill a replay buffer, from the next version on.
 
         Args:
-            uniform: Whether actions are drawn from the action space. The first call adds the buffer with any head.
+            uniform: True: draw actions from the action space. The first call adds the buffer, for any head.
         """
         self._set_buffer("uniform", torch.tensor(int(uniform), dtype=torch.uint8))
 
@@ -122,19 +121,19 @@ class TorchPolicy(nn.Module):
             epsilons: `[n]`, each in [0, 1]: the actor in slot i acts at random with the rate `epsilons[i % n]`.
 
         Raises:
-            ConfigurationError: If the head is not a head of values.
-            ProtocolMismatchError: If there is no rate, or one is outside [0, 1].
+            ConfigurationError: If the head does not return Q-values.
+            ProtocolMismatchError: If `epsilons` is empty, or a rate is outside [0, 1].
         """
         if self.spec.head not in Q_HEADS:
             raise ConfigurationError(
-                f"the policy's head is {self.spec.head!r}; only {list(Q_HEADS)} act epsilon-greedily; use one of them, "
-                "or leave exploration to the distribution"
+                f"the policy's head is {self.spec.head!r}; only {list(Q_HEADS)} act epsilon-greedily; use one of these "
+                "heads, or leave exploration to the distribution"
             )
         rates = checked_epsilons(np.array(epsilons, dtype=np.float32))
         self._set_buffer("epsilons", torch.from_numpy(rates))
 
     def features_of(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor:
-        """Computes the inputs of a built-in network's hidden layers; images pass through their torso.
+        """Computes the inputs of a built-in network's hidden layers. Images pass through a torso.
 
         Args:
             observation: `[N, ...]` for every leaf of the observation space, normalised.
@@ -160,8 +159,7 @@ class TorchPolicy(nn.Module):
         Args:
             observation: `[N, ...]` for every leaf of the observation space.
             substep_key: The substep.
-            is_normalized: True if the observations have passed through `normalized` already, for example once for all
-                passes over a batch.
+            is_normalized: True: the observations are results of `normalized`, for example for all passes over a batch.
             features: float32 `[N, F]`, from `features_of`, with their graph; None: computed here.
 
         Returns:
@@ -173,8 +171,8 @@ class TorchPolicy(nn.Module):
         """
         if self.spec.state_size:
             raise ConfigurationError(
-                f"the policy has the recurrence {self.spec.recurrence!r}, so its parameters depend on what was seen "
-                "before; expected a policy without; call step() or unroll(), which take the state"
+                f"the policy has the recurrence {self.spec.recurrence!r}, so its parameters depend on earlier "
+                "observations; expected a policy without recurrence; call step() or unroll(), which take the state"
             )
         if not is_normalized:
             observation = self.normalized(observation, substep_key)
@@ -194,7 +192,7 @@ class TorchPolicy(nn.Module):
         *,
         is_normalized: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Computes the parameters of the distributions over actions of a recurrent policy.
+        """Computes one step of a recurrent policy: the parameters of the distributions over actions, and the states.
 
         Args:
             observation: `[N, ...]` for every leaf of the observation space.
@@ -203,7 +201,7 @@ class TorchPolicy(nn.Module):
             is_normalized: As of `parameters_of`.
 
         Returns:
-            The parameters, float32 `[N, P]`, as of `parameters_of`; and the states after these observations, `[N, S]`.
+            The parameters, float32 `[N, P]`, as from `parameters_of`, and the next states, `[N, S]`.
         """
         if not is_normalized:
             observation = self.normalized(observation, substep_key)
@@ -223,13 +221,13 @@ class TorchPolicy(nn.Module):
 
         Args:
             observation: `[T * B, ...]` for every leaf of the observation space, row by row.
-            initial_state: float32 `[B, S]`, the states that the policy acted with in the first transitions.
-            starts: The rows where the state does not follow from the row before, `[T, B]`.
+            initial_state: float32 `[B, S]`, the policy's states at the first transitions.
+            starts: The rows whose state does not follow from the previous row, `[T, B]`.
             substep_key: The substep.
             is_normalized: As of `parameters_of`.
 
         Returns:
-            The parameters, float32 `[T * B, P]`, as of `parameters_of`; and the states after each row, `[T, B, S]`.
+            The parameters, float32 `[T * B, P]`, as from `parameters_of`, and the states after each row, `[T, B, S]`.
         """
         network = self.networks[substep_key]
         assert isinstance(network, RecurrentNetwork)
@@ -245,14 +243,14 @@ class TorchPolicy(nn.Module):
         return torch.cat([outputs, self.log_std[substep_key].expand(len(outputs), -1)], dim=1)
 
     def normalized(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Mapping[str, Tensor]:
-        """Normalises observations if the policy does; give critics the same values.
+        """Normalises observations if the spec has `normalize_observations`. Pass the result to critics, too.
 
         Args:
             observation: `[..., *shape]` for every leaf of the observation space.
             substep_key: The substep.
 
         Returns:
-            The same leaves; those that are normalised are float32, see `observation_moments`.
+            The same leaves. Normalised leaves are float32; see `observation_moments`.
         """
         moments = self._moments(substep_key)
         return observation if moments is None else moments.normalize(observation)
@@ -260,12 +258,12 @@ class TorchPolicy(nn.Module):
     def observe(
         self, observation: Mapping[str, Tensor], valid: Tensor, n_valid: int, substep_key: str = FLAT_SUBSTEP
     ) -> None:
-        """Merges observations into the running mean and variance. Only the learner does, once for each observation.
+        """Merges observations into the running mean and variance. Merge each observation once.
 
         Args:
             observation: `[..., *shape]` for every leaf of the observation space, on the policy's device.
-            valid: bool `[...]`, the rows that count.
-            n_valid: Their number.
+            valid: bool `[...]`, True for the rows to add.
+            n_valid: The number of these rows.
             substep_key: The substep.
         """
         if (moments := self._moments(substep_key)) is not None:
@@ -285,23 +283,22 @@ class TorchPolicy(nn.Module):
         return None if mask is None else allowed_actions(mask, observation)
 
     def forward(self, observation: Mapping[str, Tensor], substep_key: str = FLAT_SUBSTEP) -> Tensor:
-        """Computes `parameters_of`."""
+        """Returns the result of `parameters_of`."""
         return self.parameters_of(observation, substep_key)
 
     def state_arrays(self) -> PolicyState:
-        """Copies its parameters and buffers to the CPU.
+        """Copies the module's parameters and buffers to the CPU.
 
         Returns:
-            Arrays by the names of the `state_dict`, as they are published, see `published`; later training does not
-            change them.
+            Published arrays by the names of the `state_dict`; see `published`. Later training does not change them.
         """
         state = self.state_dict()
         return {name: self.published(name, tensor.detach().cpu().numpy().copy()) for name, tensor in state.items()}
 
     def published(self, name: str, array: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Returns an array of the `state_dict` as it is published: rounded if `rounds_weights`.
+        """Returns the published form of an array of the `state_dict`: rounded if `rounds_weights`.
 
-        Only parameters are rounded. The running mean and variance, and the rates of exploration, stay exact.
+        Only parameters are rounded. The running mean and variance, and the exploration rates, stay exact.
         """
         if self.rounds_weights and array.dtype == np.float32 and name.startswith(_WEIGHTS):
             return rounded_to_bfloat16(array)
@@ -360,7 +357,7 @@ class TorchPolicy(nn.Module):
 
 
 class _InMainMemory(nn.Module):
-    """A module whose buffers stay in main memory, where they are set and read; it gives them their names."""
+    """A module whose buffers stay in main memory. Its name is the prefix of their names."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         del fn, recurse  # of `to` and its like

@@ -1,4 +1,4 @@
-"""Draws actions from the action space, as gymnasium does: from all actions, or from those that are allowed."""
+"""Draws actions from the action space, like gymnasium: from all actions, or from the allowed actions."""
 
 from typing import Any, Protocol
 
@@ -13,20 +13,20 @@ from rollcast.services.spaces.spaces import SubstepSpaces
 
 
 class ActionSampler(Protocol):
-    """A sampler that ignores the network's outputs. Stateless: any thread may call it."""
+    """A sampler that ignores the network's outputs. Samplers are stateless, so any thread may call them."""
 
     def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
-        """Draws an action for each of `[B, P]`: `[B, ...]` in the space's dtype, a fresh array."""
+        """Draws one action for each row of `parameters`, `[B, P]`: a fresh array `[B, ...]` in the space's dtype."""
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
         """Returns the log-probability (for Box: log-density) of actions `[..., ...]`: float32 `[...]`."""
 
 
 def uniform_actions(spaces: SubstepSpaces) -> ActionSampler:
-    """Returns a sampler of a substep's actions; it respects the action mask if observations have one.
+    """Returns a sampler of a substep's actions. If observations have an action mask, it draws only allowed actions.
 
     Args:
-        spaces: The substep's spaces; its actions are Discrete, MultiDiscrete, MultiBinary, or Box of floats.
+        spaces: The substep's spaces. The action space is Discrete, MultiDiscrete, MultiBinary, or Box of floats.
 
     Raises:
         InvalidSpaceError: If the action space is of another kind, or the observation's action mask has a wrong space.
@@ -37,8 +37,8 @@ def uniform_actions(spaces: SubstepSpaces) -> ActionSampler:
 class UniformActions:
     """A sampler that draws from the whole space.
 
-    Discrete, MultiDiscrete, MultiBinary and bounded Box elements are uniform, elements bounded on one side are
-    exponential from there, and unbounded ones standard normal. Stateless: any thread may call it.
+    Elements of Discrete, MultiDiscrete, MultiBinary and bounded Box spaces are uniform. Box elements with one bound are
+    exponential from that bound. Unbounded elements are standard normal. Stateless: any thread may call it.
     """
 
     def __init__(self, space: Space[Any]) -> None:
@@ -57,7 +57,7 @@ class UniformActions:
         self._start, self._sizes = start_and_sizes
 
     def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
-        """Draws an action for each of `[B, P]`; see `ActionSampler`. Only B matters."""
+        """Draws one action for each row of `parameters`, `[B, P]`, and ignores their values; see `ActionSampler`."""
         n = len(parameters)
         if self._box is not None:
             return self._box.sample(n, rng).astype(self._dtype)
@@ -65,7 +65,7 @@ class UniformActions:
         return action.astype(self._dtype, copy=False)
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:
-        """Returns log-probabilities of actions; see `ActionSampler`. The parameters do not matter."""
+        """Returns log-probabilities of actions, and ignores the parameters; see `ActionSampler`."""
         if self._box is not None:
             return self._box.log_prob(action)
         lead = action.shape[: action.ndim - len(self._shape)]
@@ -75,7 +75,7 @@ class UniformActions:
 class UniformAllowedActions:
     """A sampler that draws uniformly from the allowed actions of a Discrete or MultiDiscrete space.
 
-    Parameters must have passed through `ActionMask.forbid`; values other than `FORBIDDEN` do not matter.
+    Parameters must have passed through `ActionMask.forbid`. All values other than `FORBIDDEN` are ignored.
     """
 
     def __init__(self, space: Space[Any]) -> None:
@@ -87,7 +87,7 @@ class UniformAllowedActions:
         self._distribution = action_distribution(space)
 
     def sample(self, parameters: Parameters, rng: np.random.Generator) -> Action:
-        """Draws an action for each of `[B, P]`; see `ActionSampler`."""
+        """Draws one action for each row of `parameters`, `[B, P]`; see `ActionSampler`."""
         return self._distribution.sample(self._equal_logits(parameters), rng)
 
     def log_prob(self, parameters: Parameters, action: Action) -> NDArray[np.float32]:

@@ -1,1 +1,1 @@
-"""Statistics of events: how they are declared and fired, and reduced from steps to episodes to epochs."""
+"""Statistics of events: their declaration, firing, and reduction from steps to episodes to epochs."""

@@ -1,4 +1,4 @@
-"""Checks the decorators of an event, and turns them into chains from its attributes to the epoch."""
+"""Checks an event's decorators, and builds chains of reductions from the event's attributes to the epoch."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +19,14 @@ EpochKey: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """A reduction; with its function if it is a user's own."""
+    """A reduction, and the user's function if the reduction is custom."""
 
     reduction: Reduction
     own: ReduceFunction | None
 
     @classmethod
     def of(cls, reduce: Reduce) -> "Reducer":
-        """Makes it from the `reduce` argument of a decorator."""
+        """Makes a reducer from the `reduce` argument of a decorator."""
         reduction = named_reduction(reduce)
         return cls(reduction, reduce if reduction == "own" and not isinstance(reduce, str) else None)
 
@@ -37,14 +37,14 @@ class Reducer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeChain:
-    """The way from an event's firings to one statistic of the episode.
+    """The reductions from an event's firings to one statistic of the episode.
 
     Attributes:
         statistic: The statistic of the episode.
-        attribute: Index of the event's attribute that is reduced; None: firings are counted.
-        step: Reduces each step; None: steps are not reduced.
+        attribute: The index of the event's attribute to reduce; None: count firings.
+        step: Reduces each step; None: no reduction of steps.
         episode: Reduces the episode.
-        group_by: Indices of the attributes to group by.
+        group_by: The indices of the attributes that define the groups.
     """
 
     statistic: EventStatistic
@@ -60,10 +60,10 @@ class EventDeclaration:
 
     Attributes:
         name: The event's name.
-        where: The name with that of its interface, for messages.
+        where: The name with the interface's name, for messages.
         parameters: The event's attributes.
-        chains: Its statistics of episodes.
-        own_epoch: The user's own reductions of epochs, by the statistic they make.
+        chains: The event's statistics of episodes.
+        own_epoch: The user's own reductions of epochs, by statistic.
     """
 
     name: str
@@ -74,7 +74,7 @@ class EventDeclaration:
 
     @property
     def needs_steps(self) -> bool:
-        """True if a chain reduces steps, so that the number of the step matters."""
+        """True if a chain reduces steps, and so needs the step's number."""
         return any(chain.step is not None for chain in self.chains)
 
 
@@ -85,10 +85,10 @@ def events_of(interface: type) -> dict[str, EventDeclaration]:
         interface: For example `EpisodeEvents`.
 
     Returns:
-        The events by name, in the order they are written, those of base classes first.
+        The events by name, in the order of their definition, those of base classes first.
 
     Raises:
-        StatisticsError: If there are none, or a declaration is wrong.
+        StatisticsError: If the interface has no events, or a declaration is wrong.
     """
     methods: dict[str, Callable[..., Any]] = {}
     for base in reversed(interface.__mro__):
@@ -96,7 +96,7 @@ def events_of(interface: type) -> dict[str, EventDeclaration]:
     if not methods:
         raise StatisticsError(
             f"{interface.__name__} has no events; expected methods with @define_episode_stats and @define_epoch_stats; "
-            "decorate them"
+            "decorate the methods"
         )
     return {name: _declaration(method, f"{interface.__name__}.{name}") for name, method in methods.items()}
 
@@ -107,7 +107,7 @@ def _declaration(method: Callable[..., Any], where: str) -> EventDeclaration:
     parameters = tuple(inspect.signature(method).parameters.values())[1:]
     names = [parameter.name for parameter in parameters]
     if any(parameter.kind not in _KINDS for parameter in parameters):
-        raise _refused(where, f"has the attributes {names}", "plain ones, without * and **")
+        raise _refused(where, f"has the attributes {names}", "plain attributes, without * and **")
     levels = {
         level: _by_name(where, level, [one for one in definitions if isinstance(one, StatsDefinition)])
         for level in LogStatsLevel
@@ -176,7 +176,7 @@ def _input(
     sources: Mapping[LogStatsLevel | None, list[str]],
     attributes: Sequence[str] = (),
 ) -> tuple[LogStatsLevel | None, str]:
-    """Returns the level and name of a statistic's input: of the level below, or None and an attribute; "" for none."""
+    """Returns the level and name of a statistic's input; None and an attribute (or "") if it is not a statistic."""
     wanted = definition.input_name
     for level, names in sources.items():
         if wanted is None and len(names) == 1:
@@ -196,7 +196,7 @@ def _input(
     raise _refused(
         where,
         f"has a statistic of the {definition.level.name.lower()} with input_name {wanted!r}",
-        f"the name of what it is taken of. There are {there_is}",
+        f"the name of its input. There are {there_is}",
     )
 
 

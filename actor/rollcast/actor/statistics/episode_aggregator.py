@@ -21,17 +21,18 @@ Group: TypeAlias = tuple[str, ...]
 # Firings are reduced after this many steps, so that an endless episode does not fill the memory.
 _STEPS_A_FOLD = 1024
 
-# Reductions that give 0 for an episode without firings; the others give no value.
+# Reductions that give 0 for an episode without firings. All other reductions give no value.
 _OF_NOTHING = ("sum", "count")
 
 
 class EpisodeStatsAggregator:
     """The events fired in one episode, and their statistics.
 
-    Firing only stores; values are reduced when the episode ends, or every 1024 steps. One thread uses it.
+    Firing only stores values. The aggregator reduces them at the end of the episode, and every 1024 steps. Only one
+    thread uses an aggregator.
 
     Attributes:
-        n_steps: Number of steps that have ended.
+        n_steps: The number of steps that have ended.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class EpisodeStatsAggregator:
             interface: A class whose methods are events.
 
         Returns:
-            A function for each event, with the event's parameters; the same functions for every call.
+            A function for each event, with the event's parameters; the same functions in every call.
 
         Raises:
             StatisticsError: If a declaration is wrong, or the name of an event is taken.
@@ -59,13 +60,13 @@ class EpisodeStatsAggregator:
             if name in self._fired or name in reserved:
                 other = self._fired[name].declaration.where if name in self._fired else f"EpisodeEvents.{name}"
                 raise StatisticsError(
-                    f"the event {declaration.where} has the name of {other}; expected another name; rename one of them"
+                    f"the event {declaration.where} has the name of {other}; expected another name; rename one event"
                 )
         fired = {name: _FiredEvent(declaration) for name, declaration in declared.items()}
         n_statistics = sum(len(event.declaration.chains) for event in (*self._fired.values(), *fired.values()))
         if n_statistics > MAX_EVENT_STATISTICS:
             raise StatisticsError(
-                f"{interface.__name__} makes {n_statistics} statistics of episodes; expected at most "
+                f"{interface.__name__} has {n_statistics} statistics of episodes; expected at most "
                 f"{MAX_EVENT_STATISTICS}; declare fewer"
             )
         self._fired.update(fired)
@@ -82,7 +83,7 @@ class EpisodeStatsAggregator:
             self.fold()
 
     def fold(self) -> None:
-        """Reduces the stored events. Call it between two steps.
+        """Reduces the stored events. Call this method between two steps.
 
         Raises:
             StatisticsError: If an event was fired with a value that cannot be reduced.
@@ -91,18 +92,18 @@ class EpisodeStatsAggregator:
             event.fold()
 
     def end_episode(self) -> tuple[EventValue, ...]:
-        """Returns the statistics of the episode, and starts another.
+        """Returns the statistics of the episode, and starts another episode.
 
         Raises:
-            StatisticsError: As for `fold`; or if a reduction gave no finite number, or there are too many values.
+            StatisticsError: See `fold`. Also if a reduction gave no finite number, or there are too many values.
         """
         values: list[EventValue] = []
         for event in self._fired.values():
             event.end_episode(values)
         if len(values) > MAX_VALUES_PER_EPISODE:
             raise StatisticsError(
-                f"an episode's events come to {len(values)} values; expected at most {MAX_VALUES_PER_EPISODE}; "
-                "group them by what has fewer values"
+                f"an episode's events have {len(values)} values; expected at most {MAX_VALUES_PER_EPISODE}; "
+                "group the events by an attribute with fewer values"
             )
         return tuple(values)
 
@@ -115,12 +116,12 @@ class EpisodeStatsAggregator:
 def firing_function(
     declaration: EventDeclaration, keep: Callable[[Firing], None], aggregator: EpisodeStatsAggregator
 ) -> Callable[..., None]:
-    """Makes the function that fires an event. It has the event's parameters, so Python checks its arguments.
+    """Makes the function that fires an event. The function has the event's parameters, so Python checks the arguments.
 
     Args:
         declaration: The event.
         keep: Called with every firing.
-        aggregator: Has the number of the current step.
+        aggregator: Provides the number of the current step.
     """
     # The source holds parameter names and nothing else, as in the constructors of dataclasses. Binding arguments by
     # hand would take five times as long as all the rest, in every step of every environment.
@@ -166,7 +167,7 @@ class _FiredEvent:
         except (TypeError, ValueError, OverflowError) as error:
             raise StatisticsError(
                 f"the event {self.declaration.where} was fired with values that cannot be reduced: {error}; expected "
-                "numbers, and hashable values to group them by; correct what is fired"
+                "numbers, and hashable values for grouping; correct the fired values"
             ) from error
         finally:
             firings.clear()
@@ -199,12 +200,12 @@ class _FiredEvent:
         if wrong:
             raise StatisticsError(
                 f"the event {self.declaration.where} is grouped by {wrong[0]}; expected at most 128 printable "
-                "characters; group it by something shorter"
+                "characters; group the event by a shorter value"
             )
         if n_groups >= MAX_VALUES_PER_EPISODE:
             raise StatisticsError(
                 f"the event {self.declaration.where} has more than {n_groups} groups in one episode; expected fewer; "
-                "group it by what has fewer values"
+                "group the event by an attribute with fewer values"
             )
         return group
 
@@ -215,14 +216,14 @@ class _FiredEvent:
             number = math.nan
         if not math.isfinite(number):
             raise StatisticsError(
-                f"the event {self.declaration.where} comes to {value!r} in an episode, by {chain.statistic.name!r}; "
-                "expected a finite number; correct what is fired, or the reduction"
+                f"the event {self.declaration.where} has the value {value!r} in an episode, for "
+                f"{chain.statistic.name!r}; expected a finite number; correct the fired values, or the reduction"
             )
         return number
 
 
 def _inputs(chain: EpisodeChain, firings: Sequence[Firing]) -> Iterator[tuple[Group, Sequence[Statistic]]]:
-    """Yields the values that an episode's statistic reduces, by group."""
+    """Yields the inputs of an episode's statistic, by group."""
     if chain.step is None:
         yield from _grouped(chain, firings)
         return

@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 _Events = TypeVar("_Events")
 Group: TypeAlias = tuple[str, ...]
 
-# Most statistics and groups that are kept, to bound memory whatever actors send.
+# The largest number of statistics and groups, to bound memory.
 _MAX_SERIES = 1024
-# Values are stored, and reduced when there are this many: reducing a single value costs more than storing it.
+# The number of stored values at which they are reduced: reducing a single value costs more than storing it.
 _MAX_PENDING = 1024
 
 _RETURN, _LENGTH, _COUNT = (event.chains[0].statistic for event in events_of(EpisodeEvents).values())
@@ -29,10 +29,10 @@ _OF_EVERY_EPISODE = (_RETURN, _LENGTH, _COUNT)
 
 
 class EpochStatsAggregator:
-    """The statistics of one epoch's episodes, and cumulative ones over all epochs.
+    """The statistics of one epoch's episodes, and cumulative statistics over all epochs.
 
-    Memory does not grow with the number of episodes: it keeps sums, and for medians the last 10,000 values. Not
-    thread-safe: one thread adds and reads.
+    Memory does not grow with the number of episodes. The aggregator keeps sums, and for medians the last 10,000 values.
+    Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class EpochStatsAggregator:
         """Adds the episodes and events of a rollout.
 
         Args:
-            episodes: The episodes that ended in it.
-            events: The statistics of its policy's events.
+            episodes: The episodes that ended in the rollout.
+            events: The statistics of the policy's events.
         """
         for episode in episodes:
             self.add(episode)
@@ -71,7 +71,7 @@ class EpochStatsAggregator:
         """Adds the statistics of an episode's events.
 
         Args:
-            values: The statistics. Those whose declaration contradicts an earlier one are dropped, with a warning.
+            values: The statistics. If a declaration contradicts an earlier one, its values are dropped with a warning.
         """
         for value in values:
             groups = self._series.get(value.statistic)
@@ -82,7 +82,7 @@ class EpochStatsAggregator:
                 series.append(value.value)
 
     def register(self, *interfaces: type) -> None:
-        """Registers custom reductions of epochs, which are not sent with the values. Call it before the first value.
+        """Registers custom reductions of epochs, because actors do not send them. Call this before the first value.
 
         Args:
             interfaces: Classes whose methods are events.
@@ -95,7 +95,7 @@ class EpochStatsAggregator:
                 self._own.update(event.own_epoch)
 
     def events(self, interface: type[_Events]) -> _Events:
-        """Returns an object whose methods fire the interface's events, for a training loop; `end_episode` reduces them.
+        """Returns an object whose methods fire an interface's events, for a training loop. See also `end_episode`.
 
         Args:
             interface: A class whose methods are events.
@@ -109,7 +109,7 @@ class EpochStatsAggregator:
         return cast(_Events, firer)
 
     def end_episode(self) -> None:
-        """Reduces the events fired through `events` as one episode, and adds them.
+        """Reduces the events fired through `events` as one episode, and adds the result.
 
         Raises:
             StatisticsError: If a value cannot be reduced.
@@ -117,7 +117,7 @@ class EpochStatsAggregator:
         self.add_values(self._fired.end_episode())
 
     def reset_epoch(self) -> None:
-        """Starts another epoch: cumulative statistics continue, all others start over."""
+        """Starts another epoch. Cumulative statistics continue. All other statistics restart."""
         for statistic, groups in list(self._series.items()):
             if statistic in _OF_EVERY_EPISODE or any(epoch.cumulative for epoch in statistic.epoch):
                 for series in groups.values():
@@ -128,7 +128,7 @@ class EpochStatsAggregator:
                 del self._series[statistic]
 
     def state(self) -> list[dict[str, Any]]:
-        """Returns the cumulative statistics as JSON values, for a checkpoint. All others start over after a resume."""
+        """Returns the cumulative statistics as JSON values, for a checkpoint. All others restart after a resume."""
         return [
             {
                 "statistic": dataclasses.asdict(statistic),
@@ -144,7 +144,7 @@ class EpochStatsAggregator:
         ]
 
     def load_state(self, state: Iterable[Mapping[str, Any]]) -> None:
-        """Restores what `state` returned. Call it before any value is added."""
+        """Restores the result of `state`. Call this before the first value arrives."""
         for saved in state:
             declared = saved["statistic"]
             epochs = tuple(EpochStatistic(**epoch) for epoch in declared["epoch"])
@@ -165,26 +165,26 @@ class EpochStatsAggregator:
         Args:
             event: The event, for example `EpisodeEvents.episode_return`, or its name.
             level: `LogStatsLevel.EPOCH`; steps and episodes are not kept.
-            name: The statistic's `output_name`; optional if the event has only one.
+            name: The statistic's `output_name`; optional if the event has only one statistic.
 
         Returns:
-            The value. For a grouped statistic, a dict from group to value; a group is the attributes' values as text,
+            The value. For a grouped statistic, a dict from group to value. A group is the attributes' values as text,
             joined with `", "`.
 
         Raises:
-            StatisticsError: If the level is another, the event or the name is unknown, or no episode has ended in this
-                epoch.
+            StatisticsError: If the level is not `EPOCH`, the event or the name is unknown, or no episode has ended in
+                this epoch.
         """
         if level is not LogStatsLevel.EPOCH:
             raise StatisticsError(
                 f"level is {level}; expected {LogStatsLevel.EPOCH}: statistics of steps and episodes are not kept; "
-                f"ask for the epoch's. There are: {self._listing()}"
+                f"request a statistic of the epoch. There are: {self._listing()}"
             )
         wanted = event_name(event)
         names = [known for known_event, known in self._declared if known_event == wanted]
         if not names:
             raise StatisticsError(
-                f"the event {wanted!r} is unknown; expected one of EpisodeEvents, or one that has been fired. "
+                f"the event {wanted!r} is unknown; expected an event of EpisodeEvents, or an event that was fired. "
                 f"There are: {self._listing()}"
             )
         found = names[0] if name is None and len(names) == 1 else name or ""
@@ -196,8 +196,8 @@ class EpochStatsAggregator:
         statistic, epoch = self._declared[wanted, found]
         if epoch.reduction == "own" and (wanted, found) not in self._own:
             raise StatisticsError(
-                f"{name!r} of the event {wanted!r} is reduced by a function that is not known here; "
-                "expected its interface class; call register() with it before values come"
+                f"{name!r} of the event {wanted!r} is reduced by a function that is unknown here; expected its "
+                "interface class; call register() with this class before the first value arrives"
             )
         place = statistic.epoch.index(epoch)
         values = {
@@ -208,7 +208,7 @@ class EpochStatsAggregator:
         if not values:
             raise StatisticsError(
                 f"no episode has ended in this epoch, so {wanted!r} has no {name!r}; expected at least one; "
-                f"collect more rollouts first. Cumulative ones exist: {self._listing(only_cumulative=True)}"
+                f"collect more rollouts first. Cumulative statistics exist: {self._listing(only_cumulative=True)}"
             )
         return values[()] if () in values else {", ".join(group): value for group, value in values.items()}
 
@@ -216,10 +216,11 @@ class EpochStatsAggregator:
         """Returns all statistics that exist now, for writers.
 
         Args:
-            without: Interface classes whose events are left out.
+            without: Interface classes whose events are omitted.
 
         Returns:
-            Values by `"event/output_name[group]"`; before an episode has ended, only the cumulative ones.
+            Values by `"event/output_name[group]"`. Before the first episode of an epoch has ended: only cumulative
+            statistics.
         """
         left_out = {name for interface in without for name in events_of(interface)}
         return {
@@ -232,28 +233,29 @@ class EpochStatsAggregator:
         }
 
     def _series_of(self, statistic: EventStatistic, group: Group) -> "_EpochSeries | None":
-        """Makes the series of a statistic and group; returns None, and warns, if that is not possible."""
+        """Makes the series of a statistic and group. If that is impossible, warns and returns None."""
         for epoch in statistic.epoch:
             key = (statistic.event, epoch.name)
             declared, _ = self._declared.get(key, (statistic, epoch))
             if declared != statistic:
                 self._warn(
                     key,
-                    f"statistic {_full_name(*key, ())} comes in two declarations; the first is kept and the other's "
-                    "values are dropped: give one of the events another name, or install the same version everywhere",
+                    f"statistic {_full_name(*key, ())} has two declarations; the first is kept, and the values of the "
+                    "second are dropped: rename one of the events, or install the same version everywhere",
                 )
                 return None
             if epoch.reduction == "own" and key not in self._own:
                 self._warn(
                     key,
-                    f"statistic {_full_name(*key, ())} is reduced by a function of its own and left out; make it known "
-                    "with get_epoch_stats_aggregator().register(its interface class)",
+                    f"statistic {_full_name(*key, ())} has a custom reduction and is omitted; register it with "
+                    "get_epoch_stats_aggregator().register(its interface class)",
                 )
         if self._n_series >= _MAX_SERIES or len(self._declared) >= _MAX_SERIES:
             self._warn(
                 None,
-                f"events have more than {_MAX_SERIES} statistics and groups in an epoch; further ones, such as "
-                f"{_full_name(statistic.event, statistic.name, group)}, are dropped: group by what has fewer values",
+                f"events have more than {_MAX_SERIES} statistics and groups in an epoch; further statistics, such as "
+                f"{_full_name(statistic.event, statistic.name, group)}, are dropped: group by attributes with fewer "
+                "values",
             )
             return None
         for epoch in statistic.epoch:
@@ -264,7 +266,7 @@ class EpochStatsAggregator:
         return series
 
     def _warn(self, about: EpochKey | None, message: str) -> None:
-        """Logs a warning once for each statistic; `about` None stands for the limit."""
+        """Logs a warning once for each statistic; `about` is None for the limit on statistics."""
         if about not in self._warned and len(self._warned) < _MAX_SERIES:
             self._warned.add(about)
             logger.warning("%s", message)
@@ -278,7 +280,7 @@ class EpochStatsAggregator:
 
 
 class _EpochSeries:
-    """The values of one statistic and group, reduced over epochs. Adding a value costs little more than storing it.
+    """The values of one statistic and group, reduced over epochs. `append` is about as cheap as storing the value.
 
     Args:
         statistic: The statistic of episodes.
@@ -311,7 +313,7 @@ class _EpochSeries:
         return self._accumulators
 
     def epoch_values(self) -> list[Statistic | None]:
-        """Returns a value for each statistic of the epoch; None for those without an episode."""
+        """Returns a value for each statistic of the epoch; None for a statistic without episodes."""
         accumulators = self.accumulators()
         return [
             accumulator.value() if self._has_values or epoch.cumulative else None
@@ -319,7 +321,7 @@ class _EpochSeries:
         ]
 
     def reset_epoch(self) -> None:
-        """Starts all statistics over that are not cumulative."""
+        """Restarts all statistics that are not cumulative."""
         self._accumulators = [
             accumulator if epoch.cumulative else self._accumulator(epoch)
             for epoch, accumulator in zip(self._statistic.epoch, self.accumulators(), strict=True)

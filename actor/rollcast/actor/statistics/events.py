@@ -1,4 +1,4 @@
-"""Declares events and their statistics, with decorators: from steps to episodes to epochs.
+"""Decorators that declare events and their statistics of steps, episodes and epochs.
 
 An event is a method of an interface class; calling the method fires the event.
 """
@@ -16,7 +16,7 @@ _ATTRIBUTE = "__rollcast_stats__"
 
 
 class LogStatsLevel(enum.Enum):
-    """The span that a statistic is taken over."""
+    """The span of a statistic: a step, an episode or an epoch."""
 
     STEP = 1
     EPISODE = 2
@@ -28,12 +28,12 @@ class StatsDefinition:
     """One declared statistic of an event.
 
     Attributes:
-        level: The span it is taken over.
+        level: The statistic's span.
         reduce: The reduction, from many values to one.
-        input_name: The statistic or attribute it reduces; None: the only one.
-        output_name: Its name among the event's statistics of this level; None for the only one.
-        group_by: For episodes: the attributes to group by; None: those of `define_stats_grouping`.
-        cumulative: For epochs: over all epochs instead of one.
+        input_name: The statistic or attribute to reduce; None: there is only one.
+        output_name: The statistic's name among the event's statistics of this level; None: there is only one.
+        group_by: For episodes: the attributes that define the groups; None: those of `define_stats_grouping`.
+        cumulative: For epochs: True: the statistic covers all epochs instead of one.
     """
 
     level: LogStatsLevel
@@ -46,7 +46,7 @@ class StatsDefinition:
 
 @dataclass(frozen=True, slots=True)
 class StatsGrouping:
-    """The attributes that an event's statistics are grouped by, as declared."""
+    """The declared attributes by which an event's statistics are grouped."""
 
     attributes: tuple[str, ...]
 
@@ -54,12 +54,12 @@ class StatsGrouping:
 def define_step_stats(
     reduce: Reduce, input_name: str | None = None, output_name: str | None = None
 ) -> Callable[[_Event], _Event]:
-    """Returns a decorator that declares how the firings of one step are reduced to one value.
+    """Returns a decorator that declares a statistic of steps: the reduction of one step's firings to one value.
 
     Args:
         reduce: `"mean"`, `"std"`, `"min"`, `"max"`, `"sum"`, `"count"`, `"median"`, the function of that name, or
             your own function, from a sequence of numbers to one number.
-        input_name: The attribute to reduce; optional if there is only one, and with `"count"`.
+        input_name: The attribute to reduce; optional if there is only one attribute, and with `"count"`.
         output_name: The statistic's name; needed if the event has several statistics of steps.
 
     Returns:
@@ -77,21 +77,21 @@ def define_episode_stats(
     output_name: str | None = None,
     group_by: str | Sequence[str] | None = None,
 ) -> Callable[[_Event], _Event]:
-    """Returns a decorator that declares how an episode reduces its steps to one value.
+    """Returns a decorator that declares a statistic of episodes: the reduction of an episode's steps to one value.
 
     Args:
-        reduce: As for `define_step_stats`.
-        input_name: A statistic of steps; if none has this name, an attribute of the event. Optional if there is only
-            one, and with `"count"`.
+        reduce: See `define_step_stats`.
+        input_name: A statistic of steps; if no statistic has this name, an attribute of the event. Optional if there
+            is only one, and with `"count"`.
         output_name: The statistic's name; needed if the event has several statistics of episodes.
-        group_by: Attributes: each combination of their values gets a statistic of its own. None: the attributes of
+        group_by: Attributes: each combination of their values has a separate statistic. None: the attributes of
             `define_stats_grouping`.
 
     Returns:
         The decorator.
 
     Raises:
-        StatisticsError: As for `define_step_stats`.
+        StatisticsError: See `define_step_stats`.
     """
     grouping = (group_by,) if isinstance(group_by, str) else None if group_by is None else tuple(group_by)
     return _declare(LogStatsLevel.EPISODE, reduce, input_name, output_name, group_by=grouping)
@@ -100,26 +100,26 @@ def define_episode_stats(
 def define_epoch_stats(
     reduce: Reduce, input_name: str | None = None, output_name: str | None = None, *, cumulative: bool = False
 ) -> Callable[[_Event], _Event]:
-    """Returns a decorator that declares how an epoch reduces its episodes; stack several for several statistics.
+    """Returns a decorator that declares a statistic of epochs: the reduction of an epoch's episodes to one value.
 
     Args:
-        reduce: As for `define_step_stats`. The learner must know your own function, too: see
+        reduce: See `define_step_stats`. Register your own function at the learner, too: see
             `EpochStatsAggregator.register`.
         input_name: A statistic of episodes; optional if there is only one.
         output_name: The statistic's name; needed if the event has several statistics of epochs.
-        cumulative: Over all epochs instead of one.
+        cumulative: True: cover all epochs instead of one.
 
     Returns:
-        The decorator.
+        The decorator. Use one decorator for each statistic.
 
     Raises:
-        StatisticsError: As for `define_step_stats`.
+        StatisticsError: See `define_step_stats`.
     """
     return _declare(LogStatsLevel.EPOCH, reduce, input_name, output_name, cumulative=cumulative)
 
 
 def define_stats_grouping(*attributes: str) -> Callable[[_Event], _Event]:
-    """Returns a decorator that groups an event's statistics: one for each combination of the attributes' values.
+    """Returns a decorator that groups an event's statistics by the values of attributes.
 
     Args:
         attributes: The names of the attributes.
@@ -131,7 +131,7 @@ def define_stats_grouping(*attributes: str) -> Callable[[_Event], _Event]:
 
 
 def definitions_of(event: Callable[..., Any]) -> tuple[StatsDefinition | StatsGrouping, ...]:
-    """Returns the declarations of an event, in the order they are written; none for a method that is no event.
+    """Returns the declarations of an event, in the order of the decorators; empty: the method is not an event.
 
     Args:
         event: A method of an interface class.
@@ -180,7 +180,7 @@ def _decorator(definition: StatsDefinition | StatsGrouping) -> Callable[[_Event]
 
 
 class EpisodeEvents:
-    """The events of every episode. rollcast fires them itself when an episode ends."""
+    """The events of every episode. rollcast fires them when an episode ends."""
 
     @define_epoch_stats("mean", output_name="mean")
     @define_epoch_stats("std", output_name="std")
@@ -203,4 +203,4 @@ class EpisodeEvents:
     @define_epoch_stats("sum", output_name="cumulative", cumulative=True)
     @define_episode_stats("sum")
     def episode_count(self, value: int) -> None:
-        """One for each episode that ended."""
+        """1 for each episode that ended."""

@@ -21,12 +21,12 @@ class FiresEvents:
             def step(self, action):
                 self._delivery.parcel_delivered(zone="north", minutes=12.5)
 
-    Invariant: events go to the aggregator of the last `fire_at`, and nowhere before that. A copy, or an unpickled
-    object, starts without an aggregator. The mix-in needs no constructor.
+    Invariant: the aggregator of the last `fire_at` receives the events. Events before the first `fire_at` are dropped.
+    A copy or an unpickled object starts without an aggregator. The mix-in needs no constructor.
     """
 
     def events(self, interface: type[_Events]) -> _Events:
-        """Returns an object whose methods fire the interface's events. It may be kept.
+        """Returns an object whose methods fire the interface's events. The caller may keep this object.
 
         Args:
             interface: A class whose methods are events.
@@ -40,10 +40,10 @@ class FiresEvents:
         return cast(_Events, _source_of(self).firer(interface))
 
     def fire_at(self, aggregator: EpisodeStatsAggregator | None) -> None:
-        """Sends events to an aggregator from now on. The code that steps the environments calls it.
+        """Sets the aggregator that receives all later events. The code that steps the environments calls this.
 
         Args:
-            aggregator: The aggregator; None: events go nowhere.
+            aggregator: The aggregator; None: drop events.
 
         Raises:
             StatisticsError: If two events have the same name.
@@ -61,7 +61,7 @@ def listen_to(sources: Sequence[FiresEvents]) -> EpisodeStatsAggregator | None:
         The aggregator; None if there is no source.
 
     Raises:
-        StatisticsError: If two of their events have the same name.
+        StatisticsError: If two events of the sources have the same name.
     """
     if not sources:
         return None
@@ -72,14 +72,14 @@ def listen_to(sources: Sequence[FiresEvents]) -> EpisodeStatsAggregator | None:
 
 
 class EventFirer:
-    """An object with a method for each event of an interface. `lead_to` changes where they go."""
+    """An object with a method for each event of an interface. `lead_to` sets the aggregator of the events."""
 
     def __init__(self, interface: type) -> None:
         self._interface = interface
         self.lead_to(None)
 
     def lead_to(self, aggregator: EpisodeStatsAggregator | None) -> None:
-        """Sends events to an aggregator from now on; None: nowhere."""
+        """Sets the aggregator that receives all later events; None: drop events."""
         functions = _silent(self._interface) if aggregator is None else aggregator.functions_of(self._interface)
         for name, function in functions.items():
             setattr(self, name, function)
@@ -97,7 +97,7 @@ class EventFirer:
 
 
 class _EventSource:
-    """The firers of one object, an `EventFirer` an interface."""
+    """The firers of one object, one `EventFirer` for each interface."""
 
     def __init__(self) -> None:
         self.firers: dict[type, EventFirer] = {}

@@ -1,4 +1,4 @@
-"""Reduces many values to one: named reductions, which keep no values, and users' own functions."""
+"""Reduces many values to one value, with named reductions or with users' own functions."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ ReduceFunction: TypeAlias = Callable[[Sequence[Any]], Any]
 # A reduction's name, the function of that name, or a user's own function.
 Reduce: TypeAlias = str | ReduceFunction
 
-# Medians and users' own functions see this many of the last values, to bound memory if no epoch is ever ended.
+# The number of last values that medians and users' own functions reduce, to bound memory if no epoch ends.
 MAX_KEPT: Final = 10_000
 
 _NAMES: Final[dict[Hashable, Reduction]] = {
@@ -50,17 +50,17 @@ def named_reduction(reduce: Reduce) -> Reduction:
         The name; `"own"` for a user's own function.
 
     Raises:
-        StatisticsError: If it is neither a known name nor callable.
+        StatisticsError: If `reduce` is neither a known name nor callable.
     """
     name = _NAMES.get(reduce) if isinstance(reduce, Hashable) else None
     if name is None and not callable(reduce):
         known = ", ".join(repr(name) for name in get_args(Reduction) if name != "own")
-        raise StatisticsError(f"reduce is {reduce!r}; expected one of {known}, or a function; correct it")
+        raise StatisticsError(f"reduce is {reduce!r}; expected one of {known}, or a function; correct the decorator")
     return name or "own"
 
 
 class Accumulator(ABC):
-    """A reduction of values that come in pieces. `_kept` names the attributes that hold its state."""
+    """A reduction of values that arrive in several calls. `_kept` lists the attributes that a checkpoint stores."""
 
     __slots__ = ()
     _kept: ClassVar[tuple[str, ...]]
@@ -71,14 +71,14 @@ class Accumulator(ABC):
 
     @abstractmethod
     def value(self) -> Statistic | None:
-        """Returns the reduced value; None if there were no values and the reduction needs one."""
+        """Returns the reduced value; None if the reduction needs a value and no value has arrived."""
 
     def state(self) -> list[Any]:
-        """Returns its state for a checkpoint: numbers, or lists of numbers."""
+        """Returns the accumulator's state for a checkpoint: numbers, or lists of numbers."""
         return [getattr(self, name) for name in self._kept]
 
     def load_state(self, state: Sequence[Any]) -> None:
-        """Restores what `state` returned."""
+        """Restores the result of `state`."""
         for name, value in zip(self._kept, state, strict=True):
             setattr(self, name, value)
 

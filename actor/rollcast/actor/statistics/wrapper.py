@@ -1,4 +1,4 @@
-"""Wraps gymnasium environments that fire events: the info of an episode's last step carries the statistics."""
+"""Wraps gymnasium environments that fire events. The info of an episode's last step contains the statistics."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -22,10 +22,10 @@ def with_event_statistics(env: _Environment) -> _Environment:
         env: The environment, with its wrappers.
 
     Returns:
-        The wrapped environment; `env` itself if nothing in it is a `FiresEvents`.
+        The wrapped environment; `env` itself if no layer is a `FiresEvents`.
 
     Raises:
-        StatisticsError: If two of its events have the same name.
+        StatisticsError: If two events of the environment have the same name.
     """
     layers = list(wrapped_layers(env))
     if any(isinstance(layer, EventStatistics) for layer in layers):
@@ -39,7 +39,7 @@ class EventStatistics(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: The environment.
-        aggregator: Receives its events.
+        aggregator: Receives the environment's events.
     """
 
     def __init__(self, env: _Environment, aggregator: EpisodeStatsAggregator) -> None:
@@ -49,7 +49,7 @@ class EventStatistics(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._end_step, self._end_episode = aggregator.end_step, aggregator.end_episode
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - the environment's own
-        """Steps; adds the episode's statistics to the info of its last step."""
+        """Takes a step. Adds the episode's statistics to the info of the last step."""
         result = self._step(action)
         if not (result[2] or result[3]):
             self._end_step()
@@ -61,7 +61,7 @@ class EventStatistics(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, {**info, EVENTS_KEY: values}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode; drops the events of one that did not end."""
+        """Begins an episode. Drops the events of an unfinished episode."""
         self._aggregator.clear()
         return self.env.reset(seed=seed, options=options)
 
@@ -71,10 +71,10 @@ def events_in(infos: dict[str, Any], *, are_final: bool) -> Iterator[tuple[int, 
 
     Args:
         infos: The step's infos, merged by gymnasium.
-        are_final: Whether environments are reset in the same step, so that the last infos are in `final_info`.
+        are_final: True: the vector resets in the same step, and has the last infos in `final_info`.
 
     Yields:
-        The environment's index, and its episode's statistics.
+        The index of the environment, and the statistics of the episode.
     """
     told = infos.get("final_info") if are_final else infos
     if told is not None and EVENTS_KEY in told:
@@ -84,7 +84,7 @@ def events_in(infos: dict[str, Any], *, are_final: bool) -> Iterator[tuple[int, 
 
 
 def wrapped_layers(env: object) -> Iterator[object]:
-    """Yields an environment's wrappers and the environment, from the outside in; gymnasium's or PettingZoo's."""
+    """Yields the wrappers of a gymnasium or PettingZoo environment, outermost first, then the environment."""
     while env is not None:
         yield env
         attributes = getattr(env, "__dict__", {})

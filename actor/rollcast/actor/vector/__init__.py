@@ -1,1 +1,1 @@
-"""Vector environments: stepped one after the other or in processes, with the same values either way."""
+"""Vector environments that step in sequence or in processes, with the same results."""

@@ -17,7 +17,7 @@ from rollcast.services.spaces.spaces import describe_space, space_leaves
 # A value of a space: arrays, numbers, dicts and tuples of them.
 Value: TypeAlias = Any
 
-# Arrays begin on cache lines of their own.
+# Each array begins on a new cache line.
 _ALIGNMENT = 64
 
 
@@ -37,9 +37,9 @@ class SpaceArrays:
 
     Args:
         space: The space of one environment.
-        n_envs: Number of environments.
+        n_envs: The number of environments.
         buffer: The memory of the arrays.
-        what: Name of the values in messages, such as `"observation"`.
+        what: The name of the values in messages, such as `"observation"`.
     """
 
     __slots__ = ("_arrays", "_leaves", "_space", "_what", "_whole")
@@ -60,7 +60,8 @@ class SpaceArrays:
             value: A value of the space.
 
         Raises:
-            InvalidValueError: If its dtype, shape or nesting does not fit the space, or it is outside a discrete space.
+            InvalidValueError: If the value's dtype, shape or nesting does not fit the space, or the value is outside a
+                discrete space.
         """
         whole = self._whole
         if whole is not None:
@@ -97,7 +98,7 @@ class SpaceArrays:
             values: Values nested like the space, each leaf `[k, ...]`.
 
         Raises:
-            InvalidValueError: As for `put_all`.
+            InvalidValueError: See `put_all`.
         """
         for leaf, array in zip(self._leaves, self._arrays, strict=True):
             chosen = np.empty((len(indices), *leaf.shape), dtype=leaf.dtype)
@@ -115,7 +116,7 @@ class SpaceArrays:
         """Returns the values of all environments, nested like the space, each leaf `[n_envs, ...]`.
 
         Args:
-            copy: Whether to copy them. False: views, which the next step overwrites.
+            copy: True: copies. False: views, which the next step overwrites.
         """
         if self._whole is not None:
             return self._arrays[0].copy() if copy else self._arrays[0]
@@ -162,8 +163,8 @@ class SpaceArrays:
                     return array
         where = f"leaf {leaf.path!r} of the {self._what}" if leaf.path else f"the {self._what}"
         raise InvalidValueError(
-            f"{where} is {found}; expected {leaf.dtype}{list(leaf.shape)}, as {describe_space(leaf.space)} says; "
-            "convert it in the environment, or correct the space"
+            f"{where} is {found}; expected {leaf.dtype}{list(leaf.shape)}, as {describe_space(leaf.space)} requires; "
+            "convert the value in the environment, or correct the space"
         )
 
     def _copy(self, leaf: _Leaf, array: NDArray[Any], values: Value) -> None:
@@ -178,14 +179,14 @@ class SpaceArrays:
 
 
 class Buffer:
-    """Allocates arrays one after the other in a block of memory; without a block it only counts bytes."""
+    """Allocates consecutive arrays in a block of memory. Without a block, only counts bytes."""
 
     def __init__(self, memory: mmap | bytearray | None) -> None:
         self._memory = memory
         self.n_bytes = 0
 
     def take(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:  # noqa: ANN401 - all that numpy takes
-        """Returns the next array of the block; zeros, if the memory is fresh."""
+        """Returns the next array of the block. If the memory is new, all values are 0."""
         dtype = np.dtype(dtype)
         start = self.n_bytes
         n_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -196,7 +197,7 @@ class Buffer:
 
 
 class EnvironmentArrays:
-    """All values that go between the caller of a vector environment and its environments.
+    """All values that pass between the caller of a vector environment and its environments.
 
     The same arguments give the same layout, in every process.
 
@@ -208,13 +209,13 @@ class EnvironmentArrays:
 
     Attributes:
         observation: The newest observations.
-        final_observation: The last observations of episodes, from before the environment was reset.
+        final_observation: The last observations of episodes, before the reset.
         action: The next actions.
         reward: float32 `[n_envs]`.
         terminated: bool `[n_envs]`.
         truncated: bool `[n_envs]`.
-        seed: int64 `[n_envs]`, the last seed of each environment; -1: none, or one above int64.
-        resets: bool `[n_envs]`, the environments that a call of `reset` is for.
+        seed: int64 `[n_envs]`, the last seed of each environment; -1: no seed, or a seed above int64.
+        resets: bool `[n_envs]`, the environments that a call of `reset` affects.
         episode_return: float64 `[n_envs]`, the return of the last ended episode.
         episode_length: int64 `[n_envs]`, the number of steps of the last ended episode.
     """
@@ -246,7 +247,7 @@ class EnvironmentArrays:
 
     @classmethod
     def n_bytes(cls, observation_space: Space[Any], action_space: Space[Any], n_envs: int) -> int:
-        """Returns how many bytes the arrays take."""
+        """Returns the size of the arrays in bytes."""
         counter = Buffer(None)
         cls(observation_space, action_space, n_envs, counter)
         return counter.n_bytes
@@ -260,7 +261,7 @@ def _leaves(space: Space[Any]) -> list[_Leaf]:
 
 
 def _keys(space: Space[Any], before: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-    """Yields the keys that lead to each leaf, in the order of `space_leaves`."""
+    """Yields the path of keys to each leaf, in the order of `space_leaves`."""
     if isinstance(space, spaces.Dict):
         for key, member in space.spaces.items():
             yield from _keys(member, (*before, key))

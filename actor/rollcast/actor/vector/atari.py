@@ -1,4 +1,4 @@
-"""Steps several Atari games at once with ALE's own vector: no wrapper in Python runs for each frame."""
+"""Steps several Atari games at once with ALE's own vector, without Python code for each frame."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,14 +14,14 @@ from rollcast.actor.environments.atari import FRAME_SKIP, MAX_NO_OPS, SCREEN_SIZ
 
 # The arguments of ALE's environment that its vector has, too.
 _ARGUMENTS: Final = frozenset({"game", "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"})
-# Arguments of every registered game that preprocessing chooses, or that mean a default.
+# Arguments of registered games that preprocessing replaces.
 _REPLACED: Final = frozenset({"obs_type", "frameskip"})
 # ALE takes a seed as a C int.
 _MAX_SEED: Final = np.iinfo(np.int32).max
 
 
 def vector_arguments(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the arguments of ALE's vector for a game; None if it lacks one of them, such as `difficulty`.
+    """Returns the arguments of ALE's vector for a game; None if the vector lacks an argument, such as `difficulty`.
 
     Args:
         spec: The registered spec of the game.
@@ -34,13 +34,14 @@ def vector_arguments(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> dict[str, 
 
 
 class AtariVector(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]]):
-    """Games as `atari.make_atari` makes them one by one, stepped by one thread of ALE: frames uint8 `[B, 84, 84]`.
+    """Games with the preprocessing of `atari.make_atari`, stepped by one thread of ALE: frames uint8 `[B, 84, 84]`.
 
-    It resets in the same step. A lost life ends an episode, whose final observation is also the first of the next one;
-    `LifeLossEnds` has a no-op between them. A game begins with 0 to 30 no-ops, which ALE draws itself.
+    This vector resets in the same step. A lost life ends an episode. The final observation is then also the first
+    observation of the next episode, while `LifeLossEnds` takes a no-op between them. ALE draws the number of no-ops at
+    the beginning of a game, from 0 to 30.
 
     Args:
-        arguments: What `vector_arguments` returned.
+        arguments: The result of `vector_arguments`.
         n_envs: B.
     """
 
@@ -76,10 +77,10 @@ class AtariVector(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]])
         """Begins a new game in every environment.
 
         Args:
-            seed: One for each environment, or the first of consecutive ones; None: generators continue.
+            seed: One seed for each environment, or the first of consecutive seeds; None: the generators continue.
             options: As in ALE's vector.
         """
-        # -1 leaves a generator as it is
+        # -1: the generator continues
         seeds = (
             np.array([-1 if one is None else one % _MAX_SEED for one in seed]) if isinstance(seed, Sequence) else seed
         )
@@ -96,8 +97,8 @@ class AtariVector(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]])
             actions: int64 `[B]`.
 
         Returns:
-            Frames, rewards as the games give them, terminated (also by a lost life), truncated, and infos with
-            `final_obs` uint8 `[B, 84, 84]` if an episode has ended.
+            Frames, the games' rewards, terminated (also after a lost life), truncated, and infos with `final_obs` uint8
+            `[B, 84, 84]` if an episode has ended.
         """
         observation, reward, terminated, truncated, infos = self._games.step(actions)
         frame, lives, over = observation[:, 0], infos["lives"], terminated | truncated

@@ -1,4 +1,4 @@
-"""The common base of the vector environments: their interface, checks, statistics, and merging of infos."""
+"""The common base of the vector environments: interface, checks, statistics, and merging of infos."""
 
 import logging
 from abc import abstractmethod
@@ -27,7 +27,7 @@ from rollcast.services.spaces.spaces import describe_space, space_leaves
 
 logger = logging.getLogger(__name__)
 
-# Episodes after which an epoch of the statistics ends, unless the caller ends it before.
+# The number of episodes after which an epoch of the statistics ends, unless the caller ends the epoch earlier.
 _EPISODES_AN_EPOCH = 1000
 
 StepResult: TypeAlias = tuple[Value, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
@@ -37,22 +37,22 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
     """A vector of n environments that are stepped together: a `gymnasium.vector.VectorEnv` with pools of seeds.
 
     Returned values follow gymnasium: `reset` returns observations and infos; `step` returns observations, rewards,
-    terminated, truncated and infos. With `AutoresetMode.SAME_STEP` the last observation and info of an episode are in
-    `infos["final_obs"]` and `infos["final_info"]`; with NEXT_STEP they are those of the step. Rewards are float32,
-    unlike in gymnasium's own vectors.
+    terminated, truncated and infos. With `AutoresetMode.SAME_STEP`, the last observation and info of an episode are in
+    `infos["final_obs"]` and `infos["final_info"]`. With NEXT_STEP, `step` returns this observation and info. Rewards
+    are float32, unlike in gymnasium's own vector environments.
 
-    Invariant: the same seeds and actions give the same values in every subclass, bit by bit. After an exception in
-    `reset` or `step`, or the loss of an environment, it can only be closed. One thread uses it.
+    Invariant: the same seeds and actions give bit-identical values in every subclass. After an exception in `reset` or
+    `step`, or the loss of an environment, the vector can only be closed. Only one thread uses a vector.
 
     Args:
         env_factories: Each makes one environment.
         logging_prefix: Logs statistics under this name every 1,000 episodes; None: keeps them without logging.
-        autoreset_mode: When an environment is reset after its episode has ended, as in gymnasium.
-        copy: Whether observations are copies. False: they are views that the next step overwrites.
+        autoreset_mode: The time of an environment's reset after its episode has ended, as in gymnasium.
+        copy: True: observations are copies. False: they are views that the next step overwrites.
 
     Attributes:
-        statistics: Statistics of the episodes that ended in this epoch. It ends at `reset_epoch`, or after 1,000
-            episodes.
+        statistics: The statistics of the episodes that ended in this epoch. The epoch ends at `reset_epoch`, or after
+            1,000 episodes.
     """
 
     def __init__(
@@ -86,25 +86,25 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # gymnasium types it as one or none
-        """The seeds of these generators."""
+        """The seeds of the environments' random generators."""
         return self.get_attr("np_random_seed")
 
     def seed(self, seeds: Sequence[int]) -> None:
-        """Sets a pool of seeds, one for each episode; `reset()` starts over with the first.
+        """Sets a pool of seeds, one for each episode. `reset()` restarts with the first seed.
 
-        Environment i takes seeds i, i + n, i + 2n and so on, one an episode. After the last one it continues with its
-        generator, as gymnasium's environments do. `reset(seed=...)` takes precedence over the pool.
+        Environment i takes seeds i, i + n, i + 2n and so on, one for each episode. After the last seed, the random
+        generator continues, as in gymnasium. `reset(seed=...)` takes precedence over the pool.
 
         Args:
-            seeds: At least one seed for each environment, none negative.
+            seeds: At least one seed for each environment. No seed is negative.
 
         Raises:
-            ConfigurationError: If there are fewer seeds, or one is negative.
+            ConfigurationError: If there are too few seeds, or a seed is negative.
         """
         if len(seeds) < self.num_envs or any(seed < 0 for seed in seeds):
             raise ConfigurationError(
                 f"seeds has {len(seeds)} seeds, the smallest {min(seeds, default=None)}; expected at least "
-                f"{self.num_envs}, one for each environment, none negative; give more"
+                f"{self.num_envs}, one for each environment, none negative; correct the seeds"
             )
         self._seed_pool = deal_seeds([int(seed) for seed in seeds], self.num_envs)
 
@@ -116,13 +116,14 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         Args:
             seed: A number: environment i gets `seed + i`. A sequence: one seed for each environment. None: the pool
                 set by `seed`, if any.
-            options: Options for each environment; `options["reset_mask"]`, bool `[n]`, resets only some of them.
+            options: Options for each environment. `options["reset_mask"]`, bool `[n]`, resets only some environments.
 
         Returns:
             Observations, each leaf `[n, ...]`, and infos.
 
         Raises:
-            ConfigurationError: If the length of `seed` or the mask is not n, or the first mask leaves some out.
+            ConfigurationError: If the length of `seed` or the mask is not n, or the first mask does not reset all
+                environments.
             EnvironmentFailedError: If an environment raised, or returned a value outside its space.
             EnvironmentLostError: If the process of an environment has ended or does not answer.
             RefusedError: If the vector is closed or has failed before.
@@ -146,9 +147,9 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
 
         Raises:
             InvalidValueError: If the actions do not fit the action space.
-            EnvironmentFailedError: As for `reset`.
-            EnvironmentLostError: As for `reset`.
-            RefusedError: As for `reset`; or if an episode has ended and the mode is `AutoresetMode.DISABLED`.
+            EnvironmentFailedError: See `reset`.
+            EnvironmentLostError: See `reset`.
+            RefusedError: See `reset`. Also if an episode has ended and the mode is `AutoresetMode.DISABLED`.
         """
         arrays = self._ready_arrays()
         if self.autoreset_mode is AutoresetMode.DISABLED:
@@ -169,7 +170,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         )
 
     def get_actor_rewards(self) -> NDArray[np.float32] | None:
-        """Returns None: these environments have one substep, whose reward is that of the step.
+        """Returns None, because the only substep has the reward of the step.
 
         Structured environments return each substep's share of the rewards, `[n_substeps, n]`.
         """
@@ -179,7 +180,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         """Calls a method of every environment, or reads an attribute.
 
         Args:
-            name: Name of the method or attribute; not `reset`, `step` or `close`.
+            name: The name of the method or attribute; not `reset`, `step` or `close`.
             args: Positional arguments.
             kwargs: Keyword arguments.
 
@@ -188,26 +189,26 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
 
         Raises:
             ConfigurationError: If the name is `reset`, `step` or `close`, or the arguments cannot be sent to a process.
-            EnvironmentFailedError: If an environment raised, or lacks the attribute; the vector can be used further.
-            EnvironmentLostError: As for `reset`.
-            RefusedError: As for `reset`.
+            EnvironmentFailedError: If an environment raised, or lacks the attribute; the vector stays usable.
+            EnvironmentLostError: See `reset`.
+            RefusedError: See `reset`.
         """
         if name in {"reset", "step", "close"}:
-            raise ConfigurationError(f"call({name!r}) goes past this vector; expected another name; use .{name}()")
+            raise ConfigurationError(f"call({name!r}) bypasses this vector; expected another name; use .{name}()")
         self._ready_arrays()
         with NotesFailure(self, EnvironmentFailedError, ConfigurationError):
             return self._call_all(name, args, kwargs)
 
     def set_progress(self, progress: float) -> None:
-        """Calls `set_progress(progress)` of every environment, if all have that method.
+        """Calls `set_progress(progress)` of every environment, if all have this method.
 
         Args:
             progress: The progress of training, in [0, 1].
 
         Raises:
             EnvironmentFailedError: If an environment raised.
-            EnvironmentLostError: As for `reset`.
-            RefusedError: As for `reset`.
+            EnvironmentLostError: See `reset`.
+            RefusedError: See `reset`.
         """
         if self._takes_progress:
             self.call(SET_PROGRESS, progress)
@@ -220,14 +221,14 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         """Sets an attribute of every environment.
 
         Args:
-            name: Name of the attribute.
-            values: A list or tuple with a value for each environment, or one value for all.
+            name: The name of the attribute.
+            values: A list or tuple with a value for each environment, or one value for all environments.
 
         Raises:
-            ConfigurationError: If the number of values is not n, or they cannot be sent to a process.
-            EnvironmentFailedError: If an environment raised; the vector can be used further.
-            EnvironmentLostError: As for `reset`.
-            RefusedError: As for `reset`.
+            ConfigurationError: If the number of values is not n, or the values cannot be sent to a process.
+            EnvironmentFailedError: If an environment raised; the vector stays usable.
+            EnvironmentLostError: See `reset`.
+            RefusedError: See `reset`.
         """
         each = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
         if len(each) != self.num_envs:
@@ -255,14 +256,14 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
     def _set_all(self, name: str, values: list[Any]) -> None: ...
 
     def _take_description(self, descriptions: Sequence[GroupDescription]) -> None:
-        """Checks that all environments have the same spaces, and takes over spaces, metadata and render mode."""
+        """Checks that all environments have the same spaces, and takes their spaces, metadata and render mode."""
         spaces = {index: pair for description in descriptions for index, pair in description.spaces.items()}
         expected = spaces[0]
         for index, pair in sorted(spaces.items()):
             for name, mine, theirs in zip(("observation_space", "action_space"), expected, pair, strict=True):
                 if mine != theirs or mine.dtype != theirs.dtype:
                     raise InvalidSpaceError(
-                        f"environment {index} has {name} {describe_space(theirs)}; expected that of environment 0, "
+                        f"environment {index} has {name} {describe_space(theirs)}; expected the same as environment 0, "
                         f"{describe_space(mine)}; make the factories return environments with equal spaces"
                     )
         for space in expected:
@@ -281,11 +282,11 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
     def _open_arrays(self) -> EnvironmentArrays:
         if self._failure is not None:
             raise RefusedError(
-                f"this vector environment has failed before: {self._failure}; expected only close() after that; close "
-                "it and make another"
+                f"this vector environment has failed: {self._failure}; expected no call except close() after that; "
+                "close this vector and make a new one"
             )
         if self._arrays is None:
-            raise RefusedError("this vector environment is closed; expected an open one; make another")
+            raise RefusedError("this vector environment is closed; expected an open vector; make a new one")
         return self._arrays
 
     def _reset_mask(self, options: dict[str, Any] | None) -> NDArray[np.bool_] | bool:
@@ -296,12 +297,12 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         if not is_mask or not mask.any():
             raise ConfigurationError(
                 f"options['reset_mask'] is {mask!r}; expected a bool array of shape ({self.num_envs},) with at least "
-                "one True; or leave it out to reset all"
+                "one True; omit the mask to reset all"
             )
         if not self._has_begun and not mask.all():
             raise ConfigurationError(
-                f"options['reset_mask'] is {mask!r} before the first reset; expected all True, because the others have "
-                "no observation; reset all first"
+                f"options['reset_mask'] is {mask!r} before the first reset; expected all True, because no environment "
+                "has an observation yet; reset all first"
             )
         checked: NDArray[np.bool_] = mask
         return checked
@@ -314,8 +315,8 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
             return [[int(seed) + index] for index in range(self.num_envs)]
         if len(seed) != self.num_envs:
             raise ConfigurationError(
-                f"seed has {len(seed)} seeds; expected {self.num_envs}, one for each environment; give as many, or one "
-                "number"
+                f"seed has {len(seed)} seeds; expected {self.num_envs}, one for each environment; give one for each, "
+                "or one number"
             )
         return [[] if one is None else [int(one)] for one in seed]
 
@@ -352,7 +353,7 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
         self._n_counted = 0
 
     def _merge(self, infos: Mapping[int, EnvironmentInfos], ended: Sequence[int]) -> dict[str, Any]:
-        """Merges the infos of a step like gymnasium, with the final ones of environments reset in this step."""
+        """Merges the infos of a step like gymnasium, with the final infos of environments reset in it."""
         merged: dict[str, Any] = {}
         if not infos and not ended:  # nearly every step
             return merged
@@ -370,11 +371,11 @@ class LockstepVectorEnv(VectorEnv[Value, Value, NDArray[Any]]):
 
 
 class NotesFailure:
-    """A context that notes an error in a vector: environments in an unknown state must not be stepped again.
+    """A context that marks a vector as failed after an error. The state of the environments is then unknown.
 
     Args:
         vector_env: The vector.
-        harmless: The errors that leave its environments in a known state.
+        harmless: The errors after which the environments are in a known state.
     """
 
     __slots__ = ("_harmless", "_vector_env")

@@ -1,4 +1,4 @@
-"""Runs in the child processes of a `SubprocVectorEnv`, and steps some of its environments."""
+"""The child processes of a `SubprocVectorEnv`. Each child steps some of the vector's environments."""
 
 import logging
 import multiprocessing
@@ -36,12 +36,12 @@ class ChildPlan:
     """The arguments of a child process.
 
     Attributes:
-        env_factories: Each makes one of its environments; wrapped, so that closures can be sent.
-        first_index: Index of its first environment in the vector.
-        autoreset_mode: When environments are reset, as in gymnasium.
-        info_keys: The keys of infos that leave the process; None: all.
-        child: Number of this child.
-        parent_pid: The parent's process number; the child ends when the parent does.
+        env_factories: The factories of the child's environments; wrapped, so that closures can be sent.
+        first_index: The index of the child's first environment in the vector.
+        autoreset_mode: The time of an environment's reset, as in gymnasium.
+        info_keys: The keys of infos that the child sends to the parent; None: all keys.
+        child: The child's number, from 0.
+        parent_pid: The parent's process id. The child ends with the parent.
     """
 
     env_factories: CloudpickleWrapper
@@ -54,13 +54,13 @@ class ChildPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLayout:
-    """The layout of the shared memory, sent through the pipe after the memory.
+    """The layout of the shared memory. The parent sends the layout through the pipe, after the memory.
 
     Attributes:
         observation_space: The observation space of one environment.
         action_space: The action space of one environment.
-        n_envs: Environments in the whole vector.
-        n_children: Child processes of the whole vector.
+        n_envs: The number of environments in the whole vector.
+        n_children: The number of child processes of the whole vector.
     """
 
     observation_space: Space[Any]
@@ -69,11 +69,11 @@ class MemoryLayout:
     n_children: int
 
     def n_bytes(self) -> int:
-        """Returns how many bytes the memory takes."""
+        """Returns the size of the memory in bytes."""
         return self._words_bytes() + EnvironmentArrays.n_bytes(self.observation_space, self.action_space, self.n_envs)
 
     def lay_out(self, memory: SharedMemory) -> tuple[memoryview, EnvironmentArrays]:
-        """Returns the words and the arrays that lie in the memory."""
+        """Returns the control words and the arrays in the memory."""
         buffer = Buffer(memory.buffer)
         buffer.take((self.n_children * N_WORDS,), "int64")
         words = memoryview(memory.buffer)[: self._words_bytes()].cast("q")
@@ -89,7 +89,7 @@ def run_child(plan: ChildPlan, doorbell: Connection, messages: Connection) -> No
     Args:
         plan: The arguments.
         doorbell: The connection on which parent and child wake each other.
-        messages: The connection for all that is no array: descriptions, calls, infos, failures as JSON.
+        messages: The connection for all other messages: descriptions, calls, infos, failures as JSON.
     """
     # The parent decides when its environments end.
     ignore_terminal()
@@ -131,7 +131,7 @@ def _serve(plan: ChildPlan, doorbell: Connection, messages: Connection) -> None:
 
 
 def _obey(child: int, group: EnvironmentGroup, words: memoryview, connection: Connection, messages: Connection) -> None:
-    """Carries out the parent's commands until it closes the environments."""
+    """Executes the parent's commands until the parent closes the environments."""
     doorbell = Doorbell(words, child, connection)
     base = child * N_WORDS
     command_at, operation_at, result_at = base + WordIndex.COMMAND, base + WordIndex.OPERATION, base + WordIndex.RESULT
@@ -164,14 +164,14 @@ def _obey(child: int, group: EnvironmentGroup, words: memoryview, connection: Co
             message = report.to_json()
             result = Result.FAILED
         words[result_at] = result
-        # Tell the parent first: sending a message larger than the pipe waits until the parent reads.
+        # The doorbell first: sending a message larger than the pipe waits until the parent reads.
         doorbell.tell(done)
         if message is not None:
             messages.send_bytes(message)
 
 
 def _pickled(told: dict[int, Any] | list[Any], group: EnvironmentGroup, doing: str) -> memoryview:
-    """Pickles an answer, which has a part for each environment; an error names the one whose part cannot be."""
+    """Pickles an answer with a part for each environment. An error names the environment of a failing part."""
     try:
         return ForkingPickler.dumps(told)
     except Exception:
@@ -188,8 +188,8 @@ def _check_pickles(part: object) -> None:
     except Exception as error:
         what = "its info" if isinstance(part, EnvironmentInfos) else "the result"
         raise InvalidValueError(
-            f"{what} cannot be sent to another process: {error}; expected values that can be pickled; leave out what "
-            "cannot, or step the environments one after the other: vectorization 'sync', SequentialVectorEnv"
+            f"{what} cannot be sent to another process: {error}; expected values that can be pickled; remove all other "
+            "values, or step the environments in this process: vectorization 'sync', SequentialVectorEnv"
         ) from error
 
 

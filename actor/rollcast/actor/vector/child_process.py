@@ -27,19 +27,19 @@ _KILLED_S = 5.0
 
 
 class ChildProcess:
-    """The parent's handle of one child process, with a range of the vector's environments. One thread uses it.
+    """The parent's handle of a child process that steps a range of the vector's environments. For one thread.
 
     Args:
-        context: Start method of the process.
+        context: The start method of the process.
         plan: The child's arguments.
-        n_envs: Number of its environments.
-        timeout_s: Longest time for any command, in seconds; None: no limit.
+        n_envs: The number of the child's environments.
+        timeout_s: The time limit for a command, in seconds; None: no limit.
 
     Raises:
         ConfigurationError: If the factories cannot be sent to a process.
 
     Attributes:
-        indices: Indices of its environments in the vector.
+        indices: The indices of the child's environments in the vector.
     """
 
     def __init__(self, context: BaseContext, plan: ChildPlan, n_envs: int, timeout_s: float | None) -> None:
@@ -55,7 +55,7 @@ class ChildProcess:
         self._doorbell: Doorbell | None = None
         self._doorbell_connection, doorbell = context.Pipe()
         self._messages, messages = context.Pipe()
-        # A child that holds its parent's ends, or those of the children before it, never sees them closed.
+        # Otherwise a child would hold its parent's ends, and those of earlier children, and never see them closed.
         register_after_fork(self, ChildProcess._close_connections)
         self._process: BaseProcess | None = context.Process(  # type: ignore[attr-defined]
             target=run_child, args=(plan, doorbell, messages), name=f"rollcast-environments-{plan.child}", daemon=True
@@ -67,7 +67,7 @@ class ChildProcess:
             self.end(0.0)
             raise ConfigurationError(
                 f"the environment factories {plan.env_factories.fn!r} cannot be sent to a process: {error}; expected "
-                "functions or classes that can be copied; keep files, locks and the like out of them"
+                "functions or classes that can be pickled; remove files, locks and similar objects from the factories"
             ) from error
         except BaseException:
             self._process = None
@@ -79,7 +79,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """Number of the process; None after it was ended."""
+        """The process id; None after `end`."""
         return self._process.pid if self._process is not None else None
 
     def describe(self) -> GroupDescription:
@@ -113,7 +113,7 @@ class ChildProcess:
 
         Args:
             operation: The operation.
-            argument: Its arguments beside the arrays, pickled.
+            argument: The operation's arguments besides the arrays, pickled.
 
         Raises:
             EnvironmentLostError: If the process has ended.
@@ -133,10 +133,10 @@ class ChildProcess:
 
         Args:
             operation: The operation that was started.
-            timeout_s: Longest wait, in seconds; None: the constructor's limit.
+            timeout_s: The longest wait, in seconds; None: the constructor's limit.
 
         Returns:
-            The results beside the arrays, or None.
+            The results besides the arrays; None: no further results.
 
         Raises:
             EnvironmentFailedError: If an environment raised.
@@ -157,25 +157,25 @@ class ChildProcess:
 
     @property
     def awaited(self) -> tuple[Doorbell, int]:
-        """The doorbell and the number that `hear_any` waits with."""
+        """The doorbell and the last known number of a finished command, for `hear_any`."""
         assert self._doorbell is not None
         return self._doorbell, self._number - 1
 
     def ask_to_end(self) -> None:
-        """Asks the child to close its environments and end, if it can still be asked."""
+        """Asks the child to close its environments and end, if the child still reads commands."""
         if self._doorbell is not None:
             self._words[self._operation_at] = Operation.CLOSE
             self._number += 1
             with suppress(PeerGoneError):
                 self._doorbell.tell(self._number)
-        # A sleeping child wakes at the end of the pipe; one that waits to send gives up.
+        # A sleeping child wakes at the end of the pipe. A child that waits to send gets an error.
         self._close_connections()
 
     def end(self, grace_s: float) -> None:
-        """Ends the process, and kills it if it does not end by itself.
+        """Ends the process, and kills it after `grace_s`.
 
         Args:
-            grace_s: Time to end by itself, in seconds; a process that hangs gets none.
+            grace_s: The time that the process has to end, in seconds. A hanging process is killed at once.
         """
         self.ask_to_end()
         self._doorbell = None
@@ -189,7 +189,7 @@ class ChildProcess:
             process.kill()
             process.join(_KILLED_S)
         if process.exitcode is None:  # it is in a system call that no signal ends
-            logger.error("environments %s cannot be killed: process %d is left", _span(self.indices), process.pid)
+            logger.error("environments %s cannot be killed: process %d still runs", _span(self.indices), process.pid)
             return
         process.close()
 
@@ -206,7 +206,7 @@ class ChildProcess:
             raise self._lost(doing) from error
 
     def _busy_with(self) -> tuple[int, int | None]:
-        """Returns the environment that the child is or was busy with, and its seed."""
+        """Returns the environment in which the child works or last worked, and its seed."""
         arrays: EnvironmentArrays | None = getattr(self, "_arrays", None)
         if arrays is None:
             return self.indices[0], None
@@ -219,8 +219,8 @@ class ChildProcess:
         self._hangs = True
         index, seed = self._busy_with()
         return EnvironmentLostError(
-            f"has not returned from {doing}() within {self._timeout_s} s; expected it to return; mend the environment, "
-            "or give it more time with timeout_s",
+            f"has not returned from {doing}() within {self._timeout_s} s; expected it to return; correct the "
+            "environment, or raise timeout_s",
             env_index=index,
             env_seed=seed,
         )
@@ -232,16 +232,16 @@ class ChildProcess:
         index, seed = self._busy_with()
         return EnvironmentLostError(
             f"was in {doing}() when its process, with environments {_span(self.indices)}, ended "
-            f"{_manner(self._process.exitcode)}; expected it to live until close(); {_advice(self._process.exitcode)}",
+            f"{_manner(self._process.exitcode)}; expected it to run until close(); {_advice(self._process.exitcode)}",
             env_index=index,
             env_seed=seed,
         )
 
 
 def _start(process: BaseProcess) -> None:
-    """Starts a process, also from a daemonic one such as a local actor.
+    """Starts a process, even from a daemonic process such as a local actor.
 
-    Python forbids that because such children would be left behind; ours end when their parent does.
+    Python forbids this because such children would outlive their parent. Ours end with their parent.
     """
     current = multiprocessing.current_process()
     was_daemon = current.daemon
@@ -270,10 +270,10 @@ def _manner(exitcode: int | None) -> str:
 def _advice(exitcode: int | None) -> str:
     if exitcode == 1:  # a traceback
         return (
-            "what it printed says why: perhaps the program makes the vector where every import does; put that below "
+            "its output shows the reason: perhaps an import of the program makes the vector; put this code below "
             '`if __name__ == "__main__":`'
         )
-    return "look for what killed it, memory perhaps, or for an environment that ends its process"
+    return "find out whether lack of memory, another program or an environment ended the process"
 
 
 def _span(indices: range) -> str:

@@ -1,4 +1,4 @@
-"""Lets two processes wait for each other: they poll a number in shared memory for a moment, then sleep."""
+"""Synchronises two processes: each polls a number in shared memory for a moment, then sleeps."""
 
 import enum
 import os
@@ -12,11 +12,11 @@ from multiprocessing.connection import Connection
 # int64 words for each child. The parent's and the child's words lie on separate cache lines.
 N_WORDS = 16
 
-# Seconds of polling before sleeping. A wake-up costs some 50 us, so polling for twice as long loses little.
+# Seconds of polling before sleeping. A wake-up costs about 50 us, so polling for twice as long loses little.
 _SPIN_S = 100e-6
-# Polls between two calls of sched_yield: with more processes than cores, the awaited one may need this core.
+# Polls between two calls of sched_yield: with more processes than cores, the awaited process may need this core.
 _LOOKS = 16
-# After long waits, every so many waits polling is tried again.
+# After long waits, one wait in this number polls again.
 _RETRY_EVERY = 32
 # A sleeping process checks this often, in case the other side can no longer signal.
 _LOOK_UP_S = 1.0
@@ -26,7 +26,7 @@ _STORES_IN_ORDER = platform.machine() in {"x86_64", "AMD64"}
 
 
 class WordIndex(enum.IntEnum):
-    """The indices of a child's words."""
+    """The indices of a child's words in shared memory."""
 
     COMMAND = 0  # number of the newest command
     OPERATION = 1  # the newest command's operation
@@ -38,7 +38,7 @@ class WordIndex(enum.IntEnum):
 
 
 class Operation(enum.IntEnum):
-    """The operations of a child."""
+    """The operations that a child executes."""
 
     STEP = 0
     RESET = 1
@@ -60,14 +60,14 @@ class PeerGoneError(Exception):
 
 
 class Doorbell:
-    """One side of a pair of counters in shared memory: it counts up its own, and waits for the other side's.
+    """One side of a pair of counters in shared memory. Each side increments its counter, and waits for the other's.
 
     Args:
         words: The words of all children.
         child: The child's number.
-        connection: Wakes a side that sleeps; its end shows that the other process has ended.
-        sentinel: On the parent's side: becomes readable when the child has ended. A process that an environment has
-            started may keep the connection open. None on the child's side.
+        connection: Wakes a sleeping side. Its end of file shows that the other process has ended.
+        sentinel: On the parent's side: becomes readable when the child has ended. The end of file is not enough,
+            because a process started by an environment may keep the connection open. None on the child's side.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Doorbell:
 
         Args:
             seen: The last known number.
-            timeout_s: Longest wait, in seconds; None: no limit.
+            timeout_s: The longest wait, in seconds; None: no limit.
 
         Returns:
-            False if the time ran out.
+            True: the number has changed. False: `timeout_s` has passed.
 
         Raises:
             PeerGoneError: If the other process has ended and the number has not changed.
@@ -144,7 +144,7 @@ class Doorbell:
         return bool(self._words[self._heard] != seen)
 
     def prepare_sleep(self, poll: "select.poll") -> None:
-        """Asks the other side to ring, and adds the descriptors to wait for to `poll`."""
+        """Asks the other side to ring, and registers the descriptors in `poll`."""
         self._words[self._self_sleeps] = 1
         self._order_stores_before_loads()
         poll.register(self._connection.fileno(), select.POLLIN)
@@ -152,11 +152,11 @@ class Doorbell:
             poll.register(self._sentinel, select.POLLIN)
 
     def end_sleep(self) -> None:
-        """Tells the other side that it need not ring."""
+        """Informs the other side that no ring is needed."""
         self._words[self._self_sleeps] = 0
 
     def _order_stores_before_loads(self) -> None:
-        """Executes a full memory fence: the atomic instruction of a lock that no other thread takes."""
+        """Executes a full memory fence, with the atomic instruction of an uncontended lock."""
         self._fence.acquire()
         self._fence.release()
 
@@ -178,7 +178,7 @@ class Doorbell:
         return False
 
     def take_event(self, readable: Collection[int]) -> bool:
-        """Takes the byte of a ring, if there is one among the readable descriptors.
+        """Reads the byte of a ring, if any, from the readable descriptors.
 
         Returns:
             True if the other process has ended.
@@ -197,10 +197,10 @@ def hear_any(doorbells: Sequence[tuple[Doorbell, int]], timeout_s: float | None)
 
     Args:
         doorbells: Each doorbell with the last known number.
-        timeout_s: Longest wait, in seconds; None: no limit.
+        timeout_s: The longest wait, in seconds; None: no limit.
 
     Returns:
-        The indices of those doorbells; empty if the time ran out.
+        The indices of the doorbells that changed or whose process has ended; empty after `timeout_s`.
     """
     start = time.perf_counter()
     while _STORES_IN_ORDER and time.perf_counter() < start + _SPIN_S:

@@ -1,4 +1,4 @@
-"""Steps some of a vector's environments one after the other. Every vector here is made of such groups."""
+"""Steps some of a vector's environments in sequence. Every vector in this package consists of such groups."""
 
 import itertools
 import logging
@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 
-# The method of an environment that is told the progress of training.
+# The method of an environment that takes the progress of training.
 SET_PROGRESS: Final = "set_progress"
 
-# The column of seeds is int64; larger seeds are used, and shown as -1.
+# The array of seeds is int64. Larger seeds are used, too, and shown as -1.
 _LARGEST_SHOWN_SEED = 2**63 - 1
 
 
@@ -34,10 +34,11 @@ class GroupDescription:
     """The properties of a group's environments.
 
     Attributes:
-        spaces: Observation and action space by index of the environment: of the first, and of those that differ.
+        spaces: The observation and action space by index of the environment: for the first environment, and for all
+            environments that differ from the first.
         metadata: The first environment's metadata.
         render_mode: The first environment's render mode.
-        takes_progress: Whether all of them have a method `set_progress`.
+        takes_progress: True: all environments have a method `set_progress`.
     """
 
     spaces: dict[int, tuple[Space[Any], Space[Any]]]
@@ -60,24 +61,24 @@ class EnvironmentInfos:
 
     @property
     def of_last_step(self) -> dict[str, Any]:
-        """The info of the last step of an episode, whether or not a reset followed."""
+        """The info of the last step of an episode, with or without a reset after it."""
         return self.info if self.final_info is None else self.final_info
 
 
 class EnvironmentGroup:
-    """The environments `first_index` to `first_index + n - 1` of a vector. One thread uses it.
+    """The environments `first_index` to `first_index + n - 1` of a vector. One thread uses the group.
 
     Args:
-        env_factories: Each makes one environment; called at once.
-        first_index: Index of the first environment in the vector.
-        autoreset_mode: When environments are reset, as in gymnasium.
-        info_keys: The keys of infos that are returned; None: all.
+        env_factories: Each makes one environment. The constructor calls them.
+        first_index: The index of the first environment in the vector.
+        autoreset_mode: The time of an environment's reset, as in gymnasium.
+        info_keys: The returned keys of infos; None: all keys.
 
     Attributes:
-        first_index: Index of the first environment in the vector.
+        first_index: The index of the first environment in the vector.
 
     Raises:
-        EnvironmentFailedError: If an environment cannot be made; the others are closed again.
+        EnvironmentFailedError: If an environment cannot be made. The group closes all other environments.
     """
 
     def __init__(
@@ -121,27 +122,28 @@ class EnvironmentGroup:
         )
 
     def attach(self, arrays: EnvironmentArrays, progress: memoryview, progress_index: int) -> None:
-        """Sets the arrays that values are read from and written to. Call it before the first `reset`.
+        """Sets the arrays for all values. Call this before the first `reset`.
 
         Args:
             arrays: The arrays of the whole vector.
-            progress: int64 memory; gets the index of the environment that is busy, to name one that hangs.
-            progress_index: Index in `progress`.
+            progress: int64 memory. The group writes the index of the running environment to it, so that errors can
+                identify a hanging environment.
+            progress_index: The index in `progress`.
         """
         self._arrays = arrays
         self._progress = progress
         self._progress_index = progress_index
 
     def reset(self, seeds: Sequence[Sequence[int]], options: dict[str, Any] | None) -> dict[int, EnvironmentInfos]:
-        """Resets the environments that `arrays.resets` names.
+        """Resets the environments that `arrays.resets` selects.
 
         Args:
-            seeds: For each environment of the group, the seeds of its next episodes; after the last one its random
+            seeds: For each environment of the group, the seeds of the next episodes. After the last seed, the random
                 generator continues.
             options: Options for each environment's `reset`.
 
         Returns:
-            The infos that are not empty, by index of the environment.
+            The nonempty infos, by index of the environment.
 
         Raises:
             EnvironmentFailedError: If an environment raised, or returned a value outside its space.
@@ -163,10 +165,10 @@ class EnvironmentGroup:
         """Steps every environment once, with the actions in the arrays.
 
         Returns:
-            The infos that are not empty, by index of the environment.
+            The nonempty infos, by index of the environment.
 
         Raises:
-            EnvironmentFailedError: As for `reset`.
+            EnvironmentFailedError: See `reset`.
         """
         arrays, progress, progress_index = self._arrays, self._progress, self._progress_index
         get_action, put_observation = arrays.action.get, arrays.observation.put
@@ -218,7 +220,7 @@ class EnvironmentGroup:
         """Sets an attribute of every environment.
 
         Args:
-            name: Name of the attribute.
+            name: The name of the attribute.
             values: A value for each environment of the group.
 
         Raises:
@@ -230,11 +232,11 @@ class EnvironmentGroup:
 
     @contextmanager
     def naming(self, index: int, doing: str) -> Iterator[None]:
-        """Turns an exception of the body into an error that names an environment and its seed.
+        """Converts an exception of the body to an error with the index and the seed of an environment.
 
         Args:
             index: The environment's index in the vector.
-            doing: As in `FailureReport`.
+            doing: See `FailureReport`.
 
         Raises:
             EnvironmentFailedError: If the body raised.
@@ -245,7 +247,7 @@ class EnvironmentGroup:
             raise _failed(error, doing, index, self._current_seeds[index - self.first_index]) from error
 
     def close(self) -> None:
-        """Closes every environment; logs the exceptions. Idempotent."""
+        """Closes every environment, and logs their exceptions. Idempotent."""
         envs, self._envs = self._envs, []
         for index, env in enumerate(envs, self.first_index):
             try:
@@ -310,14 +312,14 @@ def _environment(env_factory: EnvFactory) -> gymnasium.Env[Any, Any]:
     env: object = env_factory()
     if not isinstance(env, gymnasium.Env):
         raise ConfigurationError(
-            f"the factory returned an {type(env).__name__}; expected a gymnasium.Env: structured environments are not "
-            "stepped in processes of their own; use vectorization 'auto', and more actors"
+            f"the factory returned a {type(env).__name__}; expected a gymnasium.Env, because structured environments "
+            "cannot be stepped in subprocesses; use vectorization 'auto', and more actors"
         )
     return with_event_statistics(env)
 
 
 def _copied(info: dict[str, Any]) -> dict[str, Any]:
-    """Copies what gymnasium's vectors copy at once: environments may use dictionaries and arrays again and again."""
+    """Copies an info, as gymnasium's vectors do, because environments may reuse dictionaries and arrays."""
     return {
         key: _copied(value) if isinstance(value, dict) else value.copy() if isinstance(value, np.ndarray) else value
         for key, value in info.items()
@@ -325,11 +327,11 @@ def _copied(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def deal_seeds(seeds: Sequence[int], n_envs: int) -> list[list[int]]:
-    """Deals a pool of seeds to environments, so that episodes do not depend on which environment is faster.
+    """Assigns a pool of seeds to environments. Episodes then do not depend on the speed of environments.
 
     Args:
         seeds: The pool, at least `n_envs` seeds.
-        n_envs: Number of environments.
+        n_envs: The number of environments.
 
     Returns:
         For environment i: seeds i, i + n_envs, i + 2 n_envs and so on.

@@ -41,18 +41,18 @@ class SubstepEnvironments(Protocol):
 
     @property
     def num_envs(self) -> int:
-        """Number of environments."""
+        """The number of environments."""
 
     def set_progress(self, progress: float) -> None:
-        """Tells them how far training has come, in [0, 1]."""
+        """Passes the progress of training, in [0, 1], to the environments."""
 
     def close(self) -> None:
-        """Closes them. Idempotent."""
+        """Closes the environments. Idempotent."""
 
 
 Environments = VectorEnv | SubstepEnvironments
 
-# The keys of infos that a rollout worker reads. The rest may be large, or of a kind that no process can send.
+# The keys of infos that a rollout worker reads. Other values may be large, or impossible to pickle.
 WORKER_INFO_KEYS: Final = frozenset({EVENTS_KEY, FAILURE_KEY})
 
 _Kind = TypeVar("_Kind", bound=Environment)
@@ -65,23 +65,24 @@ def make_vector_env(
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
     info_keys: Collection[str] | None = None,
 ) -> Environments:
-    """Makes a vector environment; a `StructuredVectorEnv` if the environments are structured.
+    """Makes a vector environment: a `StructuredVectorEnv` if the environments are structured.
 
     A vector that is registered with the id usually resets in the step after the end of an episode (NEXT_STEP). All
-    others reset in the same step (SAME_STEP) and reuse their observation buffer: copy what must outlive the next step.
+    other vectors reset in the same step (SAME_STEP). They reuse their observation buffer: copy observations that you
+    keep.
 
     Args:
         env_factory: An `EnvironmentFactory`, or any callable that returns a `gymnasium.Env` or a `StructuredEnv`.
-        n_envs: Number of environments, at least 1.
-        step_timeout_s: Longest time to make, reset or step environments in processes, in seconds.
-        info_keys: The keys of infos that are returned; None: all. A registered vector returns what it returns.
+        n_envs: The number of environments, at least 1.
+        step_timeout_s: The time limit for making, resetting or stepping environments in processes, in seconds.
+        info_keys: The returned keys of infos; None: all keys. Has no effect on a registered vector.
 
     Returns:
         The vector environment; the caller closes it.
 
     Raises:
         ConfigurationError: If `n_envs` is below 1, an environment cannot be made, or `vectorization="entry_point"` is
-            used with an id without one.
+            used with an id that has no vector entry point.
         EnvironmentFailedError: If an environment raised in its process, or while its steps were measured.
         EnvironmentLostError: If the process of an environment ended.
         InvalidSpaceError: If the spaces of two environments differ, or are not supported.
@@ -103,8 +104,8 @@ def make_vector_env(
             return _with_supported_spaces(vector_env)
         if env_factory.vectorization == "entry_point":
             raise ConfigurationError(
-                f"vectorization is 'entry_point' but env_id {env_factory.env_id!r} has none; expected an id registered "
-                "with a vector_entry_point; use 'auto' or 'sync'"
+                f"vectorization is 'entry_point', but env_id {env_factory.env_id!r} has none; expected an id with a "
+                "vector_entry_point; use 'auto' or 'sync'"
             )
     first = env_factory()
     if isinstance(first, StructuredEnv):
@@ -120,7 +121,7 @@ def environment_spaces(vector_env: Environments) -> EnvironmentSpaces:
         vector_env: The vector environment.
 
     Returns:
-        One entry, `FLAT_SUBSTEP`; for environments with substeps, an entry for each.
+        One entry, `FLAT_SUBSTEP`. For environments with substeps: an entry for each substep.
     """
     if not isinstance(vector_env, VectorEnv):
         return vector_env.spaces
@@ -129,7 +130,7 @@ def environment_spaces(vector_env: Environments) -> EnvironmentSpaces:
 
 
 def set_progress(vector_env: Environments, progress: float) -> None:
-    """Calls `set_progress(progress)` of the environments that have it, or of a registered vector that has it.
+    """Calls `set_progress(progress)` of the environments or of a registered vector, if this method exists.
 
     Args:
         vector_env: The vector environment.
@@ -153,18 +154,18 @@ def set_progress(vector_env: Environments, progress: float) -> None:
 
 
 def probe_spaces(env_factory: EnvFactory, *, travel: bool = False) -> EnvironmentSpaces:
-    """Makes one environment, reads its spaces and closes it.
+    """Makes one environment, reads its spaces, and closes the environment.
 
     Args:
         env_factory: Makes the environment.
-        travel: Also checks that the spaces can be sent to a learner; actors in other processes need this.
+        travel: True: check that the spaces can be sent to a learner, as actors in other processes require.
 
     Returns:
         The spaces by substep key.
 
     Raises:
         ConfigurationError: The environment cannot be made.
-        InvalidSpaceError: A space is not supported, or above a limit of the protocol.
+        InvalidSpaceError: A space is not supported, or exceeds a limit of the protocol.
     """
     vector_env = make_vector_env(env_factory, 1)
     try:
@@ -179,7 +180,7 @@ def probe_spaces(env_factory: EnvFactory, *, travel: bool = False) -> Environmen
 
 
 def _atari_vector(env_factory: EnvironmentFactory, n_envs: int) -> VectorEnv | None:
-    """Makes ALE's own vector if it can play these games as they are played one by one."""
+    """Makes ALE's own vector; None if it cannot play these games with the same preprocessing."""
     if env_factory.whole_games or drops_episodes(env_factory):
         return None
     from rollcast.actor.vector.atari import AtariVector, vector_arguments  # loads gymnasium's vectors
@@ -242,14 +243,14 @@ def _same(env: _Kind) -> _Kind:
 def _check_alike(first: gymnasium.Env[Any, Any], env: Environment, index: int) -> None:
     if isinstance(env, StructuredEnv):
         raise ConfigurationError(
-            f"environment {index} is a {type(env).__name__}, environment 0 a {type(first).__name__}; expected all of "
-            "one kind; make the factory return the same environment every time"
+            f"environment {index} is a {type(env).__name__}, and environment 0 a {type(first).__name__}; expected the "
+            "same kind; make the factory return the same environment every time"
         )
     for name in ("observation_space", "action_space"):
         expected, found = getattr(first, name), getattr(env, name)
         if expected != found:
             raise InvalidSpaceError(
-                f"environment {index} has {name} {found}; expected that of environment 0, {expected}; "
+                f"environment {index} has {name} {found}; expected the same as environment 0, {expected}; "
                 "make the factory return environments with equal spaces"
             )
 

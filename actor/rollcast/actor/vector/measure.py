@@ -1,4 +1,4 @@
-"""Measures whether environments are stepped faster in processes or one after the other."""
+"""Measures whether environments step faster in processes or in sequence."""
 
 import itertools
 import logging
@@ -23,15 +23,15 @@ from rollcast.services.process.cores import usable_cores
 
 logger = logging.getLogger(__name__)
 
-# A round trip to a process takes some 20 us: processes cannot win if sequential steps take no longer.
+# A round trip to a process takes about 20 us. If sequential steps take no longer, processes cannot be faster.
 _HOPELESS_S = 20e-6
 # Steps as long as this always gain from processes.
 _CERTAIN_S = 2e-3
-# Processes must be faster by this factor: they take more cores, and slow down when another program needs one.
+# Processes must be faster by this factor: they need more cores, and slow down when another program needs a core.
 _MARGIN = 1.2
-# Length of a round in seconds: long enough that processes do not find each other awake by luck all the time.
+# Length of a round in seconds. In shorter rounds, processes might never sleep, and would look too fast.
 _ROUND_S = 0.01
-# Smallest number of measured rounds of each, after one that is not measured.
+# Smallest number of measured rounds of each vector, after one unmeasured round.
 _MIN_ROUNDS = 7
 
 
@@ -48,28 +48,29 @@ def make_fastest_vector_env(
 ) -> LockstepVectorEnv:
     """Makes the faster of a `SequentialVectorEnv` and a `SubprocVectorEnv` for these environments.
 
-    First it steps one environment with random actions. If that does not decide, it steps both vectors in turns and
-    chooses processes if they were clearly faster; see `processes_are_clearly_faster`. If the environments fail in
-    processes only, it logs a warning and does not choose processes. The environments of the chosen vector have played
-    some episodes. After a `reset` with seeds, both vectors give the same values.
+    First, the function steps one environment with random actions. If these steps are neither very fast nor very slow,
+    the function steps both vectors in turns. The function chooses processes if they were clearly faster; see
+    `processes_are_clearly_faster`. If the environments fail only in processes, it logs a warning and chooses
+    `SequentialVectorEnv`. The environments of the chosen vector have already played some episodes. After a `reset` with
+    seeds, both vectors give the same values.
 
     Args:
         env_factories: Each makes one environment.
         logging_prefix: Logs statistics under this name every 1,000 episodes; None: keeps them without logging.
-        start_method: A start method of multiprocessing; None: forkserver if available, else spawn.
-        autoreset_mode: When an environment is reset after its episode has ended, as in gymnasium.
-        copy: Whether observations are copies.
-        info_keys: The keys of infos that are returned; None: all.
-        timeout_s: As for `SubprocVectorEnv`.
-        measure_s: Shortest time to measure, in seconds.
+        start_method: A start method of multiprocessing; None: forkserver if available, otherwise spawn.
+        autoreset_mode: The time of an environment's reset after its episode has ended, as in gymnasium.
+        copy: True: observations are copies.
+        info_keys: The returned keys of infos; None: all keys.
+        timeout_s: See `SubprocVectorEnv`.
+        measure_s: The minimum time of the measurement, in seconds.
 
     Returns:
         The vector environment; the caller closes it.
 
     Raises:
-        ConfigurationError: As for `SubprocVectorEnv`.
+        ConfigurationError: See `SubprocVectorEnv`.
         EnvironmentFailedError: If an environment raised in this process.
-        InvalidSpaceError: As for `SubprocVectorEnv`.
+        InvalidSpaceError: See `SubprocVectorEnv`.
     """
     shared: dict[str, Any] = {"autoreset_mode": autoreset_mode, "copy": copy, "info_keys": info_keys}
     n_envs = len(env_factories)
@@ -90,11 +91,11 @@ def make_fastest_vector_env(
             candidate.close()
         if not _is_of_processes(error):
             raise
-        logger.warning("environments are stepped one after the other, because they fail in processes: %s", error)
+        logger.warning("environments are stepped in sequence, because they fail in processes: %s", error)
         return SequentialVectorEnv(env_factories, logging_prefix, **shared)
     fastest = candidates[0 if processes_are_clearly_faster(*costs) else 1]
     logger.info(
-        "%d environments: %.0f us a step in processes, %.0f us one after the other; chosen: %s",
+        "%d environments: %.0f us a step in processes, %.0f us in sequence; chosen: %s",
         n_envs,
         *(1e6 * median(rounds) for rounds in costs),
         type(fastest).__name__,
@@ -107,14 +108,14 @@ def make_fastest_vector_env(
 
 
 def processes_are_clearly_faster(in_processes: Sequence[float], one_after_another: Sequence[float]) -> bool:
-    """Returns True if steps in processes were faster by a fifth in the median, and faster in three rounds of four.
+    """Returns True if steps in processes were faster by a fifth in the median, and faster in three of four rounds.
 
-    Rounds are measured in turns and compared in pairs, because other load on the machine affects both of a pair. The
-    best round of each would only show how fast processes are on an idle machine.
+    Rounds are measured in turns and compared in pairs, because other load on the machine affects both rounds of a pair.
+    The best rounds would show only the speed on an idle machine.
 
     Args:
-        in_processes: Seconds a step in each round.
-        one_after_another: Seconds a step in each round; as many rounds.
+        in_processes: The seconds per step in each round.
+        one_after_another: The seconds per step in each round; the same number of rounds.
     """
     ratios = sorted(slow / fast for slow, fast in zip(one_after_another, in_processes, strict=True))
     return median(ratios) > _MARGIN and ratios[len(ratios) // 4] > 1.0
@@ -128,7 +129,7 @@ def _is_of_processes(error: BaseException) -> bool:
 
 
 def _step_cost(env_factory: EnvFactory, measure_s: float) -> float:
-    """Returns the seconds that a step of one environment takes."""
+    """Returns the seconds of a step of one environment."""
     probe = SequentialVectorEnv([env_factory], autoreset_mode=AutoresetMode.SAME_STEP)
     try:
         # The best round: other load must not make cheap steps look expensive.
@@ -138,7 +139,7 @@ def _step_cost(env_factory: EnvFactory, measure_s: float) -> float:
 
 
 def _costs(vector_envs: Sequence[LockstepVectorEnv], measure_s: float) -> list[list[float]]:
-    """Returns the seconds a step takes in each vector, round by round; the first round is not counted."""
+    """Returns the seconds of a step in each vector, round by round; the first round is not counted."""
     costs: list[list[float]] = [[] for _ in vector_envs]
     deadline = time.perf_counter() + measure_s
     # No seed, so that a caller who seeds nothing gets random episodes.
@@ -172,7 +173,7 @@ def _round(vector_env: LockstepVectorEnv, observation: Any) -> tuple[float, Any]
 
 
 def _actions(vector_env: LockstepVectorEnv, observation: Any) -> Any:  # noqa: ANN401 - of any space
-    """Draws an action for each environment: where observations have a mask, one that it allows."""
+    """Draws an action for each environment, an allowed one if observations have a mask."""
     if not _is_masked(vector_env):
         return vector_env.action_space.sample()
     logits = np.where(observation[ACTION_MASK], 0.0, FORBIDDEN).astype(np.float32)

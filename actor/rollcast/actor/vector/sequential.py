@@ -1,4 +1,4 @@
-"""Steps environments one after the other, in this process."""
+"""Steps environments in sequence, in this process."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -11,9 +11,9 @@ from rollcast.actor.vector.environment_group import EnvFactory, EnvironmentGroup
 
 
 class SequentialVectorEnv(LockstepVectorEnv):
-    """A vector that steps its environments one after the other: for cheap environments and for debugging.
+    """A vector that steps its environments in sequence, for cheap environments and for debugging.
 
-    It gives the same values as `SubprocVectorEnv`.
+    This vector gives the same values as `SubprocVectorEnv`.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class SequentialVectorEnv(LockstepVectorEnv):
         Args:
             env_factories: Each makes one environment.
             logging_prefix: Logs statistics under this name every 1,000 episodes; None: keeps them without logging.
-            autoreset_mode: When an environment is reset after its episode has ended, as in gymnasium.
-            copy: Whether observations are copies. False: they are views that the next step overwrites.
-            info_keys: The keys of infos that are returned; None: all.
+            autoreset_mode: The time of an environment's reset after its episode has ended, as in gymnasium.
+            copy: True: observations are copies. False: they are views that the next step overwrites.
+            info_keys: The returned keys of infos; None: all keys.
 
         Raises:
             ConfigurationError: If there is no factory.

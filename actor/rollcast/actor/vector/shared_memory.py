@@ -8,20 +8,20 @@ from multiprocessing.connection import Connection
 
 
 class SharedMemory:
-    """A block of memory without a name, zeroed at first.
+    """An unnamed block of memory, initially zeroed.
 
-    It ends with the last process that has it, however that ended, so nothing has to clean up.
+    When the last process that maps the block ends, the kernel frees the block, even after a crash.
 
     Attributes:
-        buffer: The memory. Arrays made from it keep it alive, also after `close`.
+        buffer: The memory. Arrays made from the buffer keep the memory alive, even after `close`.
     """
 
     def __init__(self, descriptor: int, n_bytes: int) -> None:
-        """Maps a descriptor, and closes it in `close`.
+        """Maps a descriptor. `close` closes the descriptor.
 
         Args:
             descriptor: A descriptor from `create` or `receive`.
-            n_bytes: Size of the block.
+            n_bytes: The size of the block, in bytes.
         """
         self._descriptor = descriptor
         self.buffer = mmap.mmap(descriptor, n_bytes)
@@ -31,7 +31,7 @@ class SharedMemory:
         """Makes a block.
 
         Args:
-            n_bytes: Size in bytes, at least 1.
+            n_bytes: The size in bytes, at least 1.
         """
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("rollcast-vector")
@@ -43,7 +43,7 @@ class SharedMemory:
 
     @classmethod
     def receive(cls, connection: Connection) -> "SharedMemory":
-        """Receives a block that `send` sends at the other end."""
+        """Receives a block that `send` at the other end of the connection has sent."""
         n_bytes = int.from_bytes(connection.recv_bytes(), "little")
         return cls(reduction.recv_handle(connection), n_bytes)
 
@@ -52,13 +52,13 @@ class SharedMemory:
 
         Args:
             connection: A duplex connection, whose other end calls `receive`.
-            pid: Number of that process.
+            pid: The process id of the other process.
         """
         connection.send_bytes(len(self.buffer).to_bytes(8, "little"))
         reduction.send_handle(connection, self._descriptor, pid)
 
     def close(self) -> None:
-        """Closes the descriptor; the memory is freed with the last array made from it. Idempotent."""
+        """Closes the descriptor. The last array made from the buffer frees the memory. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

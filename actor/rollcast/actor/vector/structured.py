@@ -1,4 +1,4 @@
-"""Steps several structured environments in one process, each in its own turns, and checks what they return."""
+"""Steps several structured environments in one process, each in its own turns, and checks the turns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,22 +29,22 @@ from rollcast.services.spaces.spaces import (
 
 
 class StructuredVectorEnv:
-    """A vector of structured environments; each is stepped when its own turn has its actions.
+    """A vector of structured environments. The caller steps an environment as soon as its turn has all actions.
 
-    It is no `gymnasium.vector.VectorEnv`, because its environments are in turns of different agents at the same time.
-    Every turn is checked: its agents exist and have not ended, all agents have ended at the end of the episode, and
-    observations fit their spaces. In the returned turns an observation is a dict from leaf path to array.
+    This class is not a `gymnasium.vector.VectorEnv`, because different agents act in its environments at the same time.
+    The vector checks every turn: its agents exist and have not ended, all agents have ended at the end of the episode,
+    and observations fit their spaces. In the returned turns, an observation is a dict from leaf path to array.
 
     Args:
         env_factories: Each makes one environment.
         drops_episodes: See the attribute.
 
     Attributes:
-        drops_episodes: Whether an exception in `step` ends the episode instead of raising: the turn has no
-            observations then, and `is_dropped` is True.
+        drops_episodes: True: an exception in `step` ends the episode instead of raising. The turn then has no
+            observations, and `is_dropped` is True.
 
     Raises:
-        ConfigurationError: If there is no factory, or one makes another kind of environment.
+        ConfigurationError: If there is no factory, or an environment is of another kind.
         InvalidSpaceError: If a space is not supported, or an action mask has a wrong space.
         SpacesMismatchError: If two environments have different spaces.
     """
@@ -87,18 +87,18 @@ class StructuredVectorEnv:
 
     @property
     def num_envs(self) -> int:
-        """Number of environments."""
+        """The number of environments."""
         return len(self._envs)
 
     def reset(self, index: int, *, seed: int | None = None) -> Turn:
         """Begins an episode in one environment.
 
         Args:
-            index: Index of the environment.
-            seed: Its seed; None: its random generators continue.
+            index: The index of the environment.
+            seed: The environment's seed; None: the environment's random generators continue.
 
         Raises:
-            EnvironmentFailedError: If it raised, or returned a wrong turn.
+            EnvironmentFailedError: If the environment raised, or returned a wrong turn.
         """
         if seed is not None:
             self._seeds[index] = seed
@@ -112,23 +112,23 @@ class StructuredVectorEnv:
         """Takes the actions of a turn in one environment.
 
         Args:
-            index: Index of the environment.
+            index: The index of the environment.
             actions: The action of every agent in the last turn's `observations`.
 
         Raises:
-            EnvironmentFailedError: If it raised, or returned a wrong turn.
+            EnvironmentFailedError: If the environment raised, or returned a wrong turn.
         """
         self._alive[index].update(actions)
         return self._asked(index, "step", lambda: self._envs[index].step(actions))
 
     def set_progress(self, progress: float) -> None:
-        """Calls `set_progress(progress)` of each environment, or of the outermost of its layers that has the method.
+        """Calls `set_progress(progress)` of each environment's outermost layer that has this method.
 
         Args:
             progress: The progress of training, in [0, 1].
 
         Raises:
-            EnvironmentFailedError: If one raised.
+            EnvironmentFailedError: If an environment raised.
         """
         for index, env in enumerate(self._envs):
             method = next((found for layer in env.layers() if (found := getattr(layer, SET_PROGRESS, None))), None)
@@ -145,7 +145,7 @@ class StructuredVectorEnv:
         return self._actor_rewards.copy()
 
     def close(self) -> None:
-        """Closes the environments; calling it again does nothing."""
+        """Closes the environments. Idempotent."""
         while self._envs:
             self._envs.pop().close()
 
@@ -179,7 +179,7 @@ class StructuredVectorEnv:
         return turn
 
     def _end_step(self, index: int, *, is_last: bool) -> tuple[EventValue, ...]:
-        """Ends a step for the events of an environment; returns the statistics of an episode that has ended."""
+        """Ends a step for an environment's events; returns the statistics of an ended episode."""
         aggregator = self._aggregators[index]
         if aggregator is None:
             return ()
@@ -191,24 +191,24 @@ class StructuredVectorEnv:
     def _check(self, index: int, turn: Turn) -> None:
         """Raises if a turn breaks the rules of structured environments."""
         if not isinstance(turn, Turn):
-            raise InvalidValueError(f"it is a {type(turn).__name__}; expected a Turn; return one")
+            raise InvalidValueError(f"it is a {type(turn).__name__}; expected a Turn; return a Turn")
         for actor in (*turn.observations, *turn.rewards, *turn.ended):
             if actor not in self._numbers:
                 raise InvalidValueError(
-                    f"the turn names {actor}; expected one of {list(self.actors)[:16]}, as the environment's spaces "
-                    "say; correct the environment, or n_agents of its spaces"
+                    f"the turn has {actor}; expected one of {list(self.actors)[:16]}, the agents of the environment's "
+                    "spaces; correct the environment, or n_agents of its spaces"
                 )
         ended = self._ended[index]
         if late := sorted(actor for actor in ended & turn.rewards.keys() if turn.rewards[actor]):
             raise InvalidValueError(
                 f"{late[0]} gets a reward, but its episode has ended; expected its last reward in the turn that ends "
-                "it; leave it out of rewards"
+                "the episode; remove this agent from rewards"
             )
         ended.update(turn.ended)
         if again := sorted(ended & turn.observations.keys()):
             raise InvalidValueError(
-                f"{again[0]} has to act, but its episode has ended; expected no action of it before a reset; leave "
-                "it out of observations"
+                f"{again[0]} has to act, but its episode has ended; expected no action before a reset; remove this "
+                "agent from observations"
             )
         self._alive[index] -= turn.ended.keys()
         if not turn.observations and (left := sorted(self._alive[index])):
@@ -218,12 +218,12 @@ class StructuredVectorEnv:
             )
 
     def _seen(self, actor: ActorId, observation: NestedObservation) -> Observation:
-        """Returns the leaves that an agent sees before it acts; raises if its mask allows no action."""
+        """Returns the leaves of an agent's observation; raises if its mask allows no action."""
         leaves, mask = self._taken_apart(actor, observation), self._masks[actor.substep_key]
         if mask is not None and any(mask.allows_no_action(leaves)):
             raise InvalidValueError(
                 f"the {ACTION_MASK!r} of {actor} allows no action: {leaves[ACTION_MASK].tolist()}; expected at least "
-                "one that is allowed while it has to act; end its episode, or allow an action without an effect"
+                "one allowed action while it has to act; end its episode, or allow an action without an effect"
             )
         return leaves
 
@@ -233,16 +233,16 @@ class StructuredVectorEnv:
             leaves = flatten_observation(space, observation)
         except (KeyError, IndexError, TypeError) as error:
             raise InvalidValueError(
-                f"the observation of {actor} lacks {error}; expected one of {describe_space(space)}; make the "
-                "environment return what its space says"
+                f"the observation of {actor} lacks {error}; expected a value of {describe_space(space)}; make the "
+                "environment return values of its space"
             ) from error
         for path, leaf_space in self._leaves[actor.substep_key].items():
             leaf, shape = leaves[path], leaf_space.shape or ()
-            where = f"what {actor} sees" + (f" at {path!r}" if path else "")
+            where = f"the observation of {actor}" + (f" at {path!r}" if path else "")
             if leaf.shape != shape or not np.can_cast(leaf.dtype, leaf_space.dtype or leaf.dtype, "same_kind"):
                 raise InvalidValueError(
                     f"{where} is {leaf.dtype}{list(leaf.shape)}; expected {leaf_space.dtype}{list(shape)}; make the "
-                    "environment return what its space says"
+                    "environment return values of its space"
                 )
             check_observed(leaf_space, leaf, where)
         return leaves
@@ -262,6 +262,6 @@ def _structured(env: StructuredEnv | gymnasium.Env[Any, Any], index: int) -> Str
         return env
     env.close()
     raise ConfigurationError(
-        f"environment {index} is a {type(env).__name__}; expected a StructuredEnv; make the factories return one, or "
-        "wrap it in SingleAgentEnv"
+        f"environment {index} is a {type(env).__name__}; expected a StructuredEnv; make the factories return "
+        "such environments, or wrap them in SingleAgentEnv"
     )

@@ -1,4 +1,4 @@
-"""Steps environments in processes, several a process, through shared memory."""
+"""Steps environments in processes, several in each process, through shared memory."""
 
 import multiprocessing
 import os
@@ -30,15 +30,15 @@ _CLOSE_GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadySteps:
-    """The answers of k of the environments.
+    """The results of k environments.
 
     Attributes:
-        env_indices: Indices of the environments, int64 `[k]`.
-        observations: Each leaf `[k, ...]`.
+        env_indices: The indices of the environments, int64 `[k]`.
+        observations: The observations, each leaf `[k, ...]`.
         rewards: float32 `[k]`.
         terminated: bool `[k]`.
         truncated: bool `[k]`.
-        infos: As from `step`; arrays have an entry for every environment of the vector.
+        infos: The infos, in the form that `step` returns. Arrays have an entry for every environment of the vector.
     """
 
     env_indices: NDArray[np.int64]
@@ -52,12 +52,12 @@ class ReadySteps:
 class SubprocVectorEnv(LockstepVectorEnv):
     """A vector that steps its environments in processes.
 
-    Observations, actions and rewards go through shared memory without pickling; infos, if there are any, go through a
-    pipe. Each side looks for the other's signal for up to 100 us before it sleeps, unless recent waits were longer.
+    Observations, actions and rewards pass through shared memory without pickling. Infos pass through a pipe. Each side
+    polls for the other's signal for up to 100 us before it sleeps, unless recent waits were longer.
 
-    An exception in an environment reaches the caller with its traceback and the environment's index and seed; so does
-    a process that ended or hangs. The processes end with `close`, when the vector is deleted, and when the parent ends
-    for any reason. The shared memory has no name and is freed with them.
+    An exception in an environment reaches the caller with its traceback, and with the environment's index and seed. The
+    vector reports a process that ended or hangs in the same way. `close`, the deletion of the vector, and any end of
+    the parent end the processes. The last process frees the unnamed shared memory.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class SubprocVectorEnv(LockstepVectorEnv):
         Args:
             env_factories: Each makes one environment; closures and lambdas work.
             logging_prefix: Logs statistics under this name every 1,000 episodes; None: keeps them without logging.
-            start_method: A start method of multiprocessing; None: forkserver if available, else spawn.
-            envs_per_process: Environments in each process; None: enough for one process a core.
-            autoreset_mode: When an environment is reset after its episode has ended, as in gymnasium.
-            copy: Whether observations are copies. False: they are views that the next step overwrites.
-            info_keys: The keys of infos that are returned, and so pickled; None: all.
-            timeout_s: Longest time for a process to make, reset or step its environments, in seconds; None: no limit.
+            start_method: A start method of multiprocessing; None: forkserver if available, otherwise spawn.
+            envs_per_process: The number of environments in each process; None: one process for each core.
+            autoreset_mode: The time of an environment's reset after its episode has ended, as in gymnasium.
+            copy: True: observations are copies. False: they are views that the next step overwrites.
+            info_keys: The returned keys of infos, which are pickled; None: all keys.
+            timeout_s: The time limit for a process to make, reset or step its environments, in seconds; None: no limit.
 
         Raises:
             ConfigurationError: If an argument is wrong, or the factories cannot be sent to a process.
@@ -123,7 +123,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The numbers of the processes."""
+        """The ids of the child processes."""
         return tuple(worker.pid for worker in self._workers if worker.pid is not None)
 
     def send(self, actions: Value, env_indices: NDArray[np.int64] | None = None) -> None:
@@ -131,14 +131,14 @@ class SubprocVectorEnv(LockstepVectorEnv):
 
         Args:
             actions: Actions nested like the action space, each leaf `[k, ...]`.
-            env_indices: Indices of the environments, int64 `[k]`: all environments of a process together, as `recv`
+            env_indices: The indices of the environments, int64 `[k]`: either all or none of a process, as `recv`
                 returns them. None: all environments.
 
         Raises:
-            ConfigurationError: If `env_indices` names only some environments of a process.
+            ConfigurationError: If `env_indices` has only some environments of a process.
             EnvironmentLostError: If a process has ended.
             InvalidValueError: If the actions do not fit the action space.
-            RefusedError: If one of the environments is in a step already; or as for `step`.
+            RefusedError: If one of the environments is in a step already. See also `step`.
         """
         arrays = self._open_arrays()
         indices = np.arange(self.num_envs) if env_indices is None else np.asarray(env_indices, dtype=np.int64)
@@ -146,12 +146,12 @@ class SubprocVectorEnv(LockstepVectorEnv):
         workers = [worker for worker in self._workers if wanted.intersection(worker.indices)]
         if sorted(indices.tolist()) != [index for worker in workers for index in worker.indices]:
             raise ConfigurationError(
-                f"env_indices is {indices.tolist()}; expected all environments of a process together, of "
-                f"{[list(worker.indices) for worker in self._workers]}; send them as recv returned them"
+                f"env_indices is {indices.tolist()}; expected either all or none of each process's environments, "
+                f"{[list(worker.indices) for worker in self._workers]}; send the indices that recv returned"
             )
         busy = [index for worker in workers if worker in self._stepping for index in worker.indices]
         if busy:
-            raise RefusedError(f"environments {busy} are in a step; expected others; call recv() first")
+            raise RefusedError(f"environments {busy} are in a step; expected other environments; call recv() first")
         if self.autoreset_mode is AutoresetMode.DISABLED:
             self._check_none_ended(arrays, indices)
         arrays.action.put_some(indices, actions)
@@ -161,25 +161,25 @@ class SubprocVectorEnv(LockstepVectorEnv):
                 self._stepping.append(worker)
 
     def recv(self, n_min: int = 1) -> ReadySteps:
-        """Waits until `n_min` environments have finished their step, and returns the results of all that have.
+        """Waits until `n_min` environments have finished their step, and returns the finished environments' results.
 
         Args:
-            n_min: Smallest number of environments.
+            n_min: The minimum number of environments.
 
         Returns:
-            Their results, as copies.
+            The results, as copies.
 
         Raises:
             ConfigurationError: If fewer environments are in a step.
-            EnvironmentFailedError: As for `step`.
-            EnvironmentLostError: As for `step`.
-            RefusedError: As for `step`.
+            EnvironmentFailedError: See `step`.
+            EnvironmentLostError: See `step`.
+            RefusedError: See `step`.
         """
         arrays = self._open_arrays()
         n_stepping = sum(len(worker.indices) for worker in self._stepping)
         if not 1 <= n_min <= n_stepping:
             raise ConfigurationError(
-                f"n_min is {n_min}; expected 1 to {n_stepping}, the environments in a step; send more, or ask for fewer"
+                f"n_min is {n_min}; expected 1 to {n_stepping}, the environments in a step; send more, or lower n_min"
             )
         with NotesFailure(self):
             infos, workers = self._finish_some(n_min)
@@ -197,7 +197,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
         )
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ANN401 - gymnasium's signature
-        """Closes the environments and ends the processes; kills a process that does not end."""
+        """Closes the environments and ends the processes. Kills processes that do not end."""
         workers, self._workers = self._workers, []
         self._stepping.clear()
         self._arrays = None
@@ -238,7 +238,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
         while n_missing > 0:
             places = hear_any([worker.awaited for worker in self._stepping], self._timeout_s)
             if not places:
-                # Nothing has finished: this raises that the process hangs.
+                # No step has finished: this call raises the error of a hanging process.
                 self._stepping[0].finish(Operation.STEP, timeout_s=0.0)
             for worker in [self._stepping[place] for place in places]:
                 infos.update(worker.finish(Operation.STEP) or {})
@@ -281,7 +281,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
         except Exception as error:
             raise ConfigurationError(
                 f"the arguments of {operation.name.lower()} cannot be sent to the environments' processes: {error}; "
-                "expected values that can be copied; leave locks, files and the like out"
+                "expected values that can be pickled; remove locks, files and similar objects"
             ) from error
         for worker, argument in zip(self._workers, pickled, strict=True):
             worker.begin(operation, argument)
@@ -291,7 +291,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
             try:
                 results.append(worker.finish(operation))
             except EnvironmentFailedError as error:
-                # Every answer is read, or the next operation would take it for its own.
+                # Reads every answer, so that the next operation does not read an old one.
                 failure = failure or error
         if failure is not None:
             raise failure

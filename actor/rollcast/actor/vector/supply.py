@@ -1,4 +1,4 @@
-"""Supplies an actor's environments, as many as it was told to step or as the learner asks for."""
+"""Supplies an actor's environments. Their number comes from the actor's settings or from the learner."""
 
 from typing import Self
 
@@ -8,17 +8,17 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 
 class EnvironmentSupply:
-    """The environments of an actor. If the learner decides their number, it first makes one, to show its spaces.
+    """The environments of an actor. If the learner decides their number, the supply first makes one, for its spaces.
 
-    Only the acting thread uses it.
+    Only the acting thread uses the supply.
 
     Args:
         env_factory: Makes one environment.
-        n_envs: Number of environments to step at once; None: the learner decides.
-        step_timeout_s: As for `make_vector_env`.
+        n_envs: The number of environments to step together; None: the learner decides.
+        step_timeout_s: See `make_vector_env`.
 
     Raises:
-        ConfigurationError: If they cannot be made; see `make_vector_env` for the other errors.
+        ConfigurationError: If the environments cannot be made. See `make_vector_env` for all other errors.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class EnvironmentSupply:
 
     @property
     def n_envs(self) -> int | None:
-        """Number of environments to step at once; None: the learner decides."""
+        """The number of environments to step together; None: the learner decides."""
         return self._n_envs
 
     def take(self, n_envs: int) -> Environments:
@@ -52,10 +52,10 @@ class EnvironmentSupply:
             n_envs: The agreed number of environments.
 
         Raises:
-            ConfigurationError: If they cannot be made; see `make_vector_env` for the other errors.
+            ConfigurationError: If the environments cannot be made. See `make_vector_env` for all other errors.
         """
         if self._vector_env.num_envs != n_envs:
-            # Close first: an environment may hold something unique, such as a port.
+            # Close first, because an environment may hold a unique resource, such as a port.
             self._vector_env.close()
             self._vector_env = self._make(n_envs)
         return self._vector_env

@@ -1,4 +1,4 @@
-"""The base of all rollout workers: their arguments, seeds, checks, and the events of their policy."""
+"""The base of all rollout workers: arguments, seeds, checks, and the events of the policy."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ _Environments = TypeVar("_Environments", bound=Environments)
 
 
 class Worker(ABC, Generic[_Environments]):
-    """A rollout worker. `RolloutWorker` documents its arguments and its invariant.
+    """A rollout worker. `RolloutWorker` documents the arguments and the invariant.
 
     Attributes:
-        dropped_episodes: The episodes that were dropped because their environment raised, or left.
-        least_version: The oldest policy version that the learner takes in the next rollout; one that is stamped with an
-            older one for the sake of its first rows would not be taken.
+        dropped_episodes: The number of episodes that were dropped because their environment raised or left.
+        least_version: The oldest policy version that the learner accepts in the next rollout. The learner would refuse
+            a rollout whose first rows use an older version.
     """
 
     _env_seeds: tuple[int, ...]
@@ -62,17 +62,17 @@ class Worker(ABC, Generic[_Environments]):
 
     @abstractmethod
     def _prepare(self, env_seed: int | Sequence[int]) -> None:
-        """Derives the seeds of the environments, and allocates what the worker records into."""
+        """Derives the seeds of the environments, and allocates the worker's buffers."""
 
     @abstractmethod
     def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
         """Returns the next rollout; None if `should_stop` returned True."""
 
     def set_progress(self, progress: float) -> None:
-        """Tells the environments that ask for it how far training has come. Call it between rollouts.
+        """Passes the progress of training to environments that accept it. Call this between rollouts.
 
         Args:
-            progress: In [0, 1].
+            progress: The progress, in [0, 1].
 
         Raises:
             EnvironmentFailedError: An environment raised.

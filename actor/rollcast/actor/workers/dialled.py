@@ -1,4 +1,4 @@
-"""Lets environments that dial in play with a policy, and records a rollout for each substep."""
+"""Acts for environments that dial in, and records a rollout for each substep."""
 
 import itertools
 import time
@@ -12,29 +12,30 @@ from rollcast.actor.workers.substep_recorder import Recorded
 from rollcast.actor.workers.substeps import SubstepWorker
 from rollcast.services.process.waiting import LOOK_S
 
-# Seconds without any client, after which a worker ends its rollout with what it has, and then has nothing to do.
+# Seconds without any client after which a worker ends its rollout early, and is then idle.
 IDLE_S: Final = 10.0
 
 
 class DialInWorker(SubstepWorker[DialledEnvironments]):
-    """A worker that collects rollouts of environments that dial in, which act whenever they ask.
+    """A worker that collects rollouts of environments that dial in. Each environment requests its own actions.
 
         environments.agree(n_envs)
         worker = DialInWorker(environments, policy, 32, actor_id="a", incarnation=1, env_seed=0)
         rollout = worker.collect()
 
-    Environments that ask at about the same time act in one batch, see `BatchRule`. A rollout ends when all have its
-    rows, or when one has had them for a tenth of the rollout's time: no environment waits for the slowest. Meanwhile
-    the fast ones begin the next rollout, a tenth of its rows at most; they wait only beyond that. Places without a
-    client have rows that are not valid. A client that leaves costs the last action of each of its environments, whose
-    results are unknown; their episodes are cut before it, and do not count in statistics.
+    Requests that arrive at about the same time share one batch; see `BatchRule`. A rollout ends when all environments
+    have filled their rows, or when one environment has waited for a tenth of the rollout's duration. So no environment
+    waits for the slowest environment. Fast environments begin up to a tenth of the next rollout's rows before they
+    wait. Places without a client have rows that are not valid. If a client leaves, the worker drops the last action of
+    each of the client's environments, because the action's results are unknown. The worker cuts these episodes before
+    the dropped action, and omits them from statistics.
 
-    Arguments and invariants: as for `RolloutWorker` and `SubstepWorker`, but a rollout has the policy version of its
-    oldest row, or the least that the learner takes if that is newer. The environments get their places when it is made,
-    and keep them from rollout to rollout.
+    For arguments and invariants, see `RolloutWorker` and `SubstepWorker`. There is one exception: a rollout has the
+    policy version of its oldest row, or the oldest version that the learner accepts, whichever is newer. The
+    constructor assigns places to environments. The environments keep these places between rollouts.
 
     Attributes:
-        is_idle: Whether the last `collect` returned None because no client has been there for 10 s.
+        is_idle: True: the last `collect` returned None because no client was connected for 10 s.
     """
 
     @property
@@ -47,23 +48,23 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
         self._rollout_rule = RolloutRule()
         self._forward_s = 0.0
         self._progress = 0.0
-        # The turns that wait for actions, by place; the places whose environment has sent a turn, and those of them in
-        # the middle of an episode.
+        # The turns that wait for actions, by place; the places whose environment has sent a turn; and the places in the
+        # middle of an episode.
         self._asking: dict[int, Turn] = {}
         self._live: set[int] = set()
         self._playing: set[int] = set()
-        # Those of the live that have all rows of this rollout.
+        # The live places that have all rows of this rollout.
         self._full: set[int] = set()
         self._alone_since: float | None = time.monotonic()
         self.is_idle = False
         self._vector_env.begin(self._env_seeds)
 
     def set_progress(self, progress: float) -> None:
-        """Notes how far training has come; clients get it with their actions."""
+        """Sets the progress of training, which clients receive with their actions."""
         self._progress = progress
 
     def _play(self, should_stop: Callable[[], bool] | None) -> bool:
-        """Answers requests until the rollout ends; False if `should_stop` returned True, or there is nothing to do."""
+        """Answers requests until the rollout ends; False if `should_stop` returned True, or the worker is idle."""
         self.is_idle = is_due = False
         self._full = {place for place in self._live if self._has_all_rows(place)}
         while not (should_stop is not None and should_stop()):
@@ -89,14 +90,15 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
         return False
 
     def _version_of(self, recorded: Recorded) -> int:
-        """Returns the oldest version of any row, as a slow environment may have asked for its action long ago.
+        """Returns the oldest version of all rows, because a slow environment may have received its action long ago.
 
-        It is not below the least version that the learner takes, which would ignore the whole rollout.
+        The result is at least the oldest version that the learner accepts, because the learner would ignore an older
+        rollout.
         """
         return max(recorded.oldest_version, self.least_version)
 
     def _hear(self) -> None:
-        """Records what has come from the environments."""
+        """Records the turns that the environments have sent."""
         for news in self._vector_env.news():
             for turn in news.last_turns:
                 self._take(news.place, turn)
@@ -104,7 +106,7 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
                 self._leave(news.place)
             for turn in news.turns:
                 self._take(news.place, turn)
-        # a client whose first turn has not come yet counts: it may have to load a level
+        # a client counts before its first turn: it may have to load a level
         if self._vector_env.n_live:
             self._alone_since = None
         elif self._alone_since is None:
@@ -135,14 +137,14 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
         self._asking.pop(place, None)
 
     def _answer(self, turns: Mapping[int, Turn], now: float) -> None:
-        """Chooses and sends the actions of turns, by place."""
+        """Chooses and sends the actions for turns, by place."""
         self._rollout_rule.acted(now)
         chosen = self._act(turns)
         if self._policy_events is not None:
             self._policy_events.end_step()
         for place in turns:
             del self._asking[place]
-        # in the order of the turn, not in that of the substeps in which they were chosen
+        # in the order of the turn's observations, not of the substeps
         actions = {place: [chosen[place][actor] for actor in turn.observations] for place, turn in turns.items()}
         self._vector_env.act(actions, policy_version=self._policy.version, progress=self._progress)
         self._forward_s = time.monotonic() - now

@@ -1,4 +1,4 @@
-"""Derives the seeds of a worker's environments from the seed, or the seeds, that the worker was given."""
+"""Derives the seeds of a worker's environments from the worker's seed or seeds."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,9 @@ def seed_each(env_seed: int | Sequence[int], n_envs: int) -> tuple[int, ...]:
     """Returns a seed for each environment.
 
     Args:
-        env_seed: One seed of any size, at least 0, from which the others are derived, below
-            `rollcast.actor.seeds.SEED_LIMIT`; or one for each environment, used as it is.
-        n_envs: Number of environments.
+        env_seed: One seed of any size, at least 0, from which the function derives seeds below
+            `rollcast.actor.seeds.SEED_LIMIT`. Or one seed for each environment, used unchanged.
+        n_envs: The number of environments.
 
     Raises:
         ConfigurationError: If the number of seeds is neither one nor `n_envs`, or a seed is negative.
@@ -27,17 +27,17 @@ def seed_each(env_seed: int | Sequence[int], n_envs: int) -> tuple[int, ...]:
 
 
 def seed_vector(env_seed: int | Sequence[int], vector_env: VectorEnv) -> tuple[tuple[int, ...], int | list[int]]:
-    """Returns the seed of each environment of a vector, and the `seed` to call its `reset` with.
+    """Returns the seed of each environment of a vector, and the `seed` argument for its `reset`.
 
-    gymnasium's vectors, ALE's and ours seed each of their environments. All others draw for all environments from one
-    generator, so they get one seed, and every environment is listed with it.
+    The vectors of gymnasium, ALE and rollcast seed each environment. All other vectors have one generator for all
+    environments, so they get one seed. This seed is then the seed of every environment.
 
     Args:
-        env_seed: As for `seed_each`. A vector with one generator derives its seed from all of them.
+        env_seed: See `seed_each`. The seed of a vector with one generator is derived from all given seeds.
         vector_env: The vector environment.
 
     Raises:
-        ConfigurationError: As for `seed_each`.
+        ConfigurationError: See `seed_each`.
     """
     if isinstance(vector_env.unwrapped, SyncVectorEnv | AsyncVectorEnv | LockstepVectorEnv | AtariVector):
         seeds = seed_each(env_seed, vector_env.num_envs)
@@ -54,8 +54,9 @@ def _checked(env_seed: int | Sequence[int], n_envs: int) -> list[int]:
     given = [env_seed] if isinstance(env_seed, int | np.integer) else list(env_seed)
     if not _is_one(env_seed) and len(given) != n_envs:
         raise ConfigurationError(
-            f"env_seed has {len(given)} seeds; expected {n_envs}, one for each environment; give as many, or one number"
+            f"env_seed has {len(given)} seeds; expected {n_envs}, one for each environment; give one for each, or one "
+            "number"
         )
     if any(seed < 0 for seed in given):
-        raise ConfigurationError(f"env_seed is {env_seed}; expected seeds of at least 0; give another")
+        raise ConfigurationError(f"env_seed is {env_seed}; expected seeds of at least 0; correct it")
     return [int(seed) for seed in given]

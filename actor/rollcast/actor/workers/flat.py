@@ -24,32 +24,33 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, flatten_observation, s
 
 
 class RolloutWorker(Worker[VectorEnv]):
-    """A worker that collects rollouts of T steps of B environments. Each rollout continues where the last one stopped.
+    """A worker that collects rollouts of T steps of B environments. Each rollout continues the previous rollout.
 
         worker = RolloutWorker(vector_env, policy, 32, actor_id="a", incarnation=1, env_seed=0)
         rollout = worker.collect()
 
-    It supports both ways of resetting. SAME_STEP: the true final observations are in the rollout's
-    `final_observation`. NEXT_STEP: the row after the end of an episode holds the final observation and is no
-    transition, so the rollout's `valid` is False there.
+    The worker supports both autoreset modes. SAME_STEP: the final observations are in the rollout's
+    `final_observation`. NEXT_STEP: the row after the end of an episode holds the final observation and is not a
+    transition, so the row's `valid` is False.
 
-    Invariant: a rollout shares no memory with the worker, the policy or the environments. One thread calls it. After
-    an exception it can only be closed.
+    Invariant: a rollout shares no memory with the worker, the policy or the environments. Only one thread calls a
+    worker. After an exception, the worker can only be closed.
 
     The first `collect` resets the environments.
 
     Args:
         vector_env: The environments; `close` closes them.
-        policy: Chooses the actions; its owner loads new versions between rollouts.
+        policy: Chooses the actions. The policy's owner loads new versions between rollouts.
         n_rollout_steps: T, at least 1.
         actor_id: Written into every rollout.
         incarnation: Written into every rollout.
-        env_seed: The seed that the environments' seeds are derived from, at least 0; or one seed for each environment.
-        first_sequence: Sequence number of the first rollout.
-        deterministic: Take the policy's greedy actions instead of samples; log-probabilities stay the policy's.
+        env_seed: The seed from which the environments' seeds are derived, at least 0; or one seed for each environment.
+        first_sequence: The sequence number of the first rollout.
+        deterministic: Take the policy's greedy actions instead of samples. The log-probabilities are still those of the
+            policy.
 
     Raises:
-        ConfigurationError: If `n_rollout_steps` or `env_seed` is wrong, or `vector_env` does not reset by itself.
+        ConfigurationError: If `n_rollout_steps` or `env_seed` is wrong, or `vector_env` does not reset automatically.
         InvalidSpaceError: If a space is not supported, or an action mask has a wrong space.
     """
 
@@ -62,7 +63,7 @@ class RolloutWorker(Worker[VectorEnv]):
         self._mask = action_mask_of(self._spaces)
         self._has_reset_rows = autoreset_mode(vector_env) is AutoresetMode.NEXT_STEP
         self._env_seeds, self._reset_seed = seed_vector(env_seed, vector_env)
-        # Number of rows of observations in the rollout that is being recorded.
+        # Number of rows of observations in the current rollout.
         self._n_seen = 0
         self._carried = CarriedState(self._policy, n_envs, has_reset_rows=self._has_reset_rows)
         self._episodes = EpisodeTracker(n_envs, has_reset_rows=self._has_reset_rows)
@@ -70,7 +71,7 @@ class RolloutWorker(Worker[VectorEnv]):
         self._observation: dict[str, NDArray[Any]] | None = None
         self._parameters = np.empty((0, 0, 0), dtype=np.float32)
         self._dropped_log = DroppedEpisodesLog()
-        # Events of the rollout that is being recorded.
+        # Events of the current rollout.
         self._episode_events: dict[tuple[int, int], tuple[EventValue, ...]] = {}
 
     def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
@@ -80,17 +81,16 @@ class RolloutWorker(Worker[VectorEnv]):
             should_stop: Called before every step; True ends the rollout.
 
         Returns:
-            The rollout; None if `should_stop` returned True; the steps before are lost.
+            The rollout. None if `should_stop` returned True; the steps so far are dropped.
 
         Raises:
-            EnvironmentFailedError: If an environment raised; the original exception is its cause, unless it was raised
-                in another process.
-            ActorFailedError: If an action mask allows nothing in a transition.
+            EnvironmentFailedError: If an environment raised. An exception in this process is the error's cause.
+            ActorFailedError: If an action mask allows no action in a transition.
             EnvironmentLostError: If the process of an environment ended, or does not answer.
-            ConfigurationError: If the vector environment left out a final observation that its mode promises.
+            ConfigurationError: If the vector environment omitted a final observation that its mode requires.
             NotReadyError: If the policy has no weights yet.
             InvalidTensorError: If an observation, a reward, an action or its log-probability is NaN, infinite, or
-                outside its discrete space; the message names environment, seed, column and index.
+                outside its discrete space. The message has the environment, seed, column and index.
         """
         if self._observation is None:
             self._observation = self._reset()
@@ -140,7 +140,7 @@ class RolloutWorker(Worker[VectorEnv]):
         return rollout
 
     def _check_seen(self, columns: RolloutColumns) -> None:
-        """Checks the observations before an error: a bad one may be the reason why policy or environment raised."""
+        """Checks the observations before an error, because an invalid one may be its cause."""
         n_seen = self._n_seen
         self._check.check_observations(
             {path: column[:n_seen] for path, column in columns.observation.items()},
@@ -160,7 +160,7 @@ class RolloutWorker(Worker[VectorEnv]):
         return {path: np.array(leaves[path], dtype=leaf.dtype) for path, leaf in self._leaves.items()}
 
     def _play(self, columns: RolloutColumns, should_stop: Callable[[], bool] | None) -> int:
-        """Fills the columns; returns the number of steps that were taken."""
+        """Fills the columns; returns the number of steps."""
         act, step, executed = self._policy.act, self._vector_env.step, self._executed[FLAT_SUBSTEP]
         if self._deterministic:
             act = functools.partial(act, deterministic=True)
@@ -198,7 +198,7 @@ class RolloutWorker(Worker[VectorEnv]):
         return self._n_steps
 
     def _take_infos(self, t: int, infos: dict[str, Any], columns: RolloutColumns) -> list[int]:
-        """Records what the infos of a step say; returns the environments that raised in it."""
+        """Records the contents of a step's infos; returns the environments that raised in the step."""
         dropped = []
         for b, report in failures_in(infos):
             self._dropped_log.note(report, env_index=b, env_seed=self._env_seeds[b])
@@ -213,12 +213,12 @@ class RolloutWorker(Worker[VectorEnv]):
 
 
 def autoreset_mode(vector_env: VectorEnv) -> AutoresetMode:
-    """Returns when a vector resets its environments; raises `ConfigurationError` if it does not do so by itself."""
+    """Returns a vector's autoreset mode; raises `ConfigurationError` if the vector does not reset automatically."""
     mode = vector_env.metadata.get("autoreset_mode")
     if not isinstance(mode, AutoresetMode) or mode is AutoresetMode.DISABLED:
         raise ConfigurationError(
             f"the vector environment {vector_env} has metadata['autoreset_mode'] {mode}; expected "
             f"{AutoresetMode.NEXT_STEP} or {AutoresetMode.SAME_STEP}, because rollouts continue after the end of an "
-            "episode; make it with one of these modes, or use vectorization 'sync'"
+            "episode; make the vector with one of these modes, or use vectorization 'sync'"
         )
     return mode

@@ -25,7 +25,7 @@ def make_worker(
     first_sequence: int = 1,
     deterministic: bool = False,
 ) -> Worker[Any]:
-    """Makes a worker, of one of four kinds; arguments and errors are those of its class."""
+    """Makes a worker of the class for these environments. See the four worker classes for arguments and errors."""
     make: Callable[..., Worker[Any]] = RolloutWorker
     if isinstance(vector_env, StructuredVectorEnv):
         make = StructuredRolloutWorker

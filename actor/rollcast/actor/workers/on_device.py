@@ -1,4 +1,4 @@
-"""Steps a simulator that lives on a device, such as a GPU, and records rollouts there."""
+"""Steps a simulator on a device, such as a GPU, and records rollouts on this device."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,19 +30,19 @@ _FINAL: Final = "final_obs"
 
 
 class DeviceRolloutWorker(Worker[VectorEnv]):
-    """A worker for vectors that take and return torch tensors: thousands of environments on one GPU.
+    """A worker for vectors that take and return torch tensors, such as thousands of environments on one GPU.
 
-    Policy, sampling and recording stay on the device of the vector. Within a rollout no thread waits for the device. At
-    its end the T steps are copied to pinned memory at once.
+    Policy, sampling and recording run on the device of the vector. Within a rollout, no thread waits for the device. At
+    the end of a rollout, the worker copies the T steps to pinned memory together.
 
-    Both ways of resetting are supported, as by `RolloutWorker`. Many simulators reset in the same step and do not
-    return the last observation of an episode (`infos["final_obs"]`, `[B, ...]` for every leaf). A truncated episode is
-    then valued by its last but one observation, which the log says once.
+    The worker supports both autoreset modes, like `RolloutWorker`. Many simulators reset in the same step and do not
+    return the last observation of an episode (`infos["final_obs"]`, `[B, ...]` for every leaf). In a truncated episode,
+    the worker then uses the second-to-last observation, and logs this once.
 
-    Arguments and invariants: as for `RolloutWorker`; the policy is a `TorchActingPolicy` on the vector's device.
+    For arguments and invariants, see `RolloutWorker`. The policy is a `TorchActingPolicy` on the vector's device.
 
     Raises:
-        ConfigurationError: As for `RolloutWorker`, or if the policy cannot act on the device.
+        ConfigurationError: See `RolloutWorker`. Also if the policy cannot act on the device.
     """
 
     def _prepare(self, env_seed: int | Sequence[int]) -> None:
@@ -51,7 +51,7 @@ class DeviceRolloutWorker(Worker[VectorEnv]):
         if not isinstance(policy, TorchActingPolicy) or not policy.is_stochastic or policy.frame_stacks(1) is not None:
             raise ConfigurationError(
                 f"the vector environment {vector_env} returns tensors, but the policy samples in main memory; expected "
-                "a policy of PPO, APPO or IMPALA without a frame stack; choose one of them, or have the environment "
+                "a policy of PPO, APPO or IMPALA without a frame stack; choose such a policy, or make the environment "
                 "return arrays"
             )
         self._acting, self._device = policy, policy.device
@@ -64,7 +64,7 @@ class DeviceRolloutWorker(Worker[VectorEnv]):
         self._observation = {
             path: self._empty((n_steps + 1, n_envs, *(leaf.shape or ())), leaf) for path, leaf in self._leaves.items()
         }
-        # Filled in the steps whose infos have final observations; none: the vector gives none.
+        # Filled in the steps whose infos have final observations; empty: the vector returns no final observations.
         self._final: dict[str, Tensor] = {}
         self._action = self._empty((n_steps, n_envs, *(spaces.action.shape or ())), spaces.action)
         self._log_prob, self._reward = (torch.empty((n_steps, n_envs), device=self._device) for _ in range(2))
@@ -81,7 +81,7 @@ class DeviceRolloutWorker(Worker[VectorEnv]):
         self._lacks_finals = False
 
     def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
-        """Takes T steps and returns their rollout; arguments, return value and errors as for `RolloutWorker`."""
+        """Takes T steps and returns their rollout; see `RolloutWorker.collect`."""
         if not self._has_begun:
             self._store(0, self._asked("reset", lambda: self._vector_env.reset(seed=self._reset_seed))[0])  # type: ignore[arg-type]  # gymnasium's type lacks sequences
             self._has_begun = True
@@ -96,7 +96,7 @@ class DeviceRolloutWorker(Worker[VectorEnv]):
         return rollout
 
     def _step(self, t: int) -> None:
-        """Takes step t. Nothing here waits for the device."""
+        """Takes step t without waiting for the device."""
         seen = {path: column[t] for path, column in self._observation.items()}
         action, log_prob = self._acting.act_on_device(seen, deterministic=self._deterministic, state=self._state)
         if self._policy_events is not None:
@@ -178,15 +178,15 @@ class DeviceRolloutWorker(Worker[VectorEnv]):
         if not self._final and len(index) and not self._lacks_finals:
             self._lacks_finals = True
             logger.warning(
-                "%s returns no infos['final_obs'] where an episode ends: truncated episodes are valued by their last "
-                "but one observation",
+                "%s returns no infos['final_obs'] at the end of an episode: a truncated episode has the value of its "
+                "second-to-last observation",
                 self._vector_env,
             )
         source = self._final or {path: column[:-1] for path, column in self._observation.items()}
         return {path: column[t, b] for path, column in source.items()}, index
 
     def _to_host(self, tensors: Sequence[Tensor]) -> Iterator[NDArray[Any]]:
-        """Copies tensors to main memory, all at once, and waits for them."""
+        """Copies tensors to main memory, all at once, and waits for the copies."""
         is_cuda = self._device.type == "cuda"
         copies = [torch.empty(one.shape, dtype=one.dtype, pin_memory=is_cuda) for one in tensors]
         for copy, one in zip(copies, tensors, strict=True):
@@ -208,7 +208,7 @@ class DeviceRolloutWorker(Worker[VectorEnv]):
             found = f"a tensor {list(value.shape)} on {value.device}"
         raise InvalidSpaceError(
             f"{what} of {self._vector_env} is {found}; expected a tensor {list(shape)} on {self._device}, the device "
-            "that the vector names; make the simulator return what its spaces and its device say"
+            "of the vector; make the simulator return tensors of its spaces on its device"
         )
 
     def _asked(self, doing: str, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - of a simulator
@@ -224,7 +224,7 @@ class DeviceRolloutWorker(Worker[VectorEnv]):
 
 
 def _flat(space: Space[Any], value: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - nested as the space is
-    """Yields the leaves of a nested observation with their paths, which are those of `space_leaves`."""
+    """Yields the leaves of a nested observation with their paths, as in `space_leaves`."""
     if isinstance(space, Dict | Tuple):
         members = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
         for key, member in members:

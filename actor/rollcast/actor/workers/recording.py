@@ -23,23 +23,23 @@ EpisodeEventValues: TypeAlias = Mapping[tuple[int, int], tuple[EventValue, ...]]
 
 
 def step_schemas(spaces: SubstepSpaces) -> dict[str, LeafSchema]:
-    """Returns the schemas of one entry of the columns of steps, by name, but for observations."""
+    """Returns the schema of each column of steps except observations, for one step, by name."""
     columns = (column for column in COLUMNS if column.axes == STEP_AXES and not column.is_tree)
     return {column.name: column.leaves(spaces, RolloutShape({}, 1))[""] for column in columns}
 
 
 class RolloutColumns:
-    """The columns of one rollout. Each rollout gets new ones, because it leaves the worker.
+    """The columns of one rollout. Each rollout has new columns, because the caller keeps the rollout.
 
     Attributes:
         observation: `[T + 1, B, ...]` for every leaf; the last row is the observation after the last step.
-        steps: The other columns of steps, `[T, B, ...]` by name; log-probabilities come at the end.
-        action: `[T, B, ...]`, one of them.
+        steps: All columns of steps except observations, `[T, B, ...]` by name. `substep` adds log-probabilities.
+        action: `[T, B, ...]`, one of the columns in `steps`.
         reward: float32 `[T, B]`.
         terminated: bool `[T, B]`.
         truncated: bool `[T, B]`.
-        dropped: Rows (t, b) that are no steps, because the environment raised.
-        cut: The rows before them, where an episode was cut that does not count.
+        dropped: The rows (t, b) that are not steps, because the environment raised.
+        cut: The rows before dropped rows, if an episode was cut there. Cut episodes do not count.
     """
 
     __slots__ = (
@@ -58,8 +58,8 @@ class RolloutColumns:
         """Allocates the columns.
 
         Args:
-            leaves: Leaves of the observation space, by path.
-            steps: What `step_schemas` returns.
+            leaves: The leaves of the observation space, by path.
+            steps: The result of `step_schemas`.
             n_steps: T.
             n_envs: B.
             first_observation: `[B, ...]` for every leaf, copied into the first row.
@@ -84,12 +84,12 @@ class RolloutColumns:
         self._final_index: list[tuple[int, int]] = []
 
     def record_final_observations(self, t: int, final: Any, observation_space: Space[Any]) -> None:  # noqa: ANN401
-        """Records the true last observations of the episodes that ended in a step.
+        """Records the last observations of the episodes that ended in a step.
 
         Args:
-            t: The step, which is recorded already.
-            final: The vector environment's `"final_obs"`: an array of objects, one for each environment, or
-                observations batched like those of the step.
+            t: The step, which is already recorded.
+            final: The vector environment's `"final_obs"`: an object array with an item for each environment, or a batch
+                like that of the step.
             observation_space: The observation space of one environment.
         """
         one_by_one = isinstance(final, np.ndarray) and final.dtype == object
@@ -106,11 +106,11 @@ class RolloutColumns:
             self._final_index.append((t, b))
 
     def drop(self, t: int, b: int) -> None:
-        """Removes a step in which the environment raised; cuts the episode before it, at its observation.
+        """Removes a step in which the environment raised, and cuts the episode at the step's observation.
 
         Args:
-            t: The step, which is recorded already, without its final observations.
-            b: Index of the environment.
+            t: The step, which is already recorded, but without its final observations.
+            b: The index of the environment.
         """
         self.reward[t, b] = 0.0
         self.terminated[t, b] = self.truncated[t, b] = False
@@ -123,21 +123,21 @@ class RolloutColumns:
             self._final_index.append((t - 1, b))
 
     def check_final_observations(self) -> None:
-        """Checks that every episode that ended has its final observation.
+        """Checks that every ended episode has its final observation.
 
         Raises:
-            ConfigurationError: If one is missing.
+            ConfigurationError: If a final observation is missing.
         """
         n_ended = int(np.count_nonzero(self.terminated | self.truncated))
         if n_ended != len(self._final_index):
             raise ConfigurationError(
-                f"{n_ended} episodes ended but only {len(self._final_index)} have a final observation; "
-                "expected infos['final_obs'] in every step that ends an episode, as AutoresetMode.SAME_STEP promises; "
-                "make it give them, or declare another mode in its metadata"
+                f"{n_ended} episodes ended, but only {len(self._final_index)} have a final observation; expected "
+                "infos['final_obs'] in every step that ends an episode, as AutoresetMode.SAME_STEP requires; make the "
+                "vector return final observations, or declare another mode in its metadata"
             )
 
     def substep(self, **computed: Any) -> SubstepColumns:  # noqa: ANN401 - a column
-        """Returns the recorded columns, with those that are computed for the whole rollout."""
+        """Returns the recorded columns, together with columns computed for the whole rollout."""
         steps: dict[str, Any] = self.steps
         return SubstepColumns(
             observation={path: column[:-1] for path, column in self.observation.items()},
@@ -156,13 +156,13 @@ class RolloutColumns:
         }
 
     def final_indices(self) -> NDArray[np.int32]:
-        """Returns step and environment of each final observation, int32 `[N, 2]`."""
+        """Returns the step and the environment of each final observation, int32 `[N, 2]`."""
         return np.array(self._final_index, dtype=np.int32).reshape(-1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedRows:
-    """The part of a rollout that an `EpisodeTracker` reads, recorded elsewhere; `RolloutColumns` documents it."""
+    """The columns that an `EpisodeTracker` reads, for recorders without `RolloutColumns`."""
 
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
@@ -174,7 +174,7 @@ class PlayedRows:
 class EpisodeTracker:
     """The returns and lengths of unfinished episodes, carried from rollout to rollout.
 
-    It works on whole columns, because even an addition in the loop of steps costs as much as storing the reward.
+    The tracker works on whole columns, because an addition in the loop of steps would be too expensive.
     """
 
     def __init__(self, n_envs: int, *, has_reset_rows: bool) -> None:
@@ -182,7 +182,7 @@ class EpisodeTracker:
 
         Args:
             n_envs: B.
-            has_reset_rows: Whether the row after the end of an episode is no transition.
+            has_reset_rows: True: the row after the end of an episode is not a transition.
         """
         self._has_reset_rows = has_reset_rows
         self._return = np.zeros(n_envs, dtype=np.float64)
@@ -192,15 +192,15 @@ class EpisodeTracker:
     def finish(
         self, columns: RolloutColumns | PlayedRows, n_played: int, events: EpisodeEventValues
     ) -> tuple[NDArray[np.bool_] | None, tuple[EpisodeStatistics, ...]]:
-        """Finds the transitions of a rollout, and the episodes that ended in it.
+        """Finds the transitions of a rollout, and the episodes that ended in the rollout.
 
         Args:
             columns: The rollout's columns.
-            n_played: Number of rows that were recorded.
-            events: Statistics of the events of the episodes that ended.
+            n_played: The number of recorded rows.
+            events: The statistics of the ended episodes' events.
 
         Returns:
-            `valid`, bool `[n_played, B]`, or None if every row is a transition; and the ended episodes, in order.
+            `valid`, bool `[n_played, B]`, or None if every row is a transition, and the ended episodes, in order.
         """
         if n_played == 0:
             return None, ()
@@ -249,14 +249,14 @@ class EpisodeTracker:
 
 
 def _segments(ends: NDArray[np.bool_], n_played: int) -> tuple[NDArray[np.int64], ...]:
-    """Splits the rows of a rollout into pieces, one for each episode or part of one, environment by environment.
+    """Splits the rows of a rollout into segments of episodes, environment by environment.
 
     Args:
         ends: bool `[B * n_played]`, True where an episode ended.
         n_played: Rows of each environment.
 
     Returns:
-        Start and stop of each piece; and the indices of the first and last piece of each environment, `[B]`.
+        Start and stop of each segment, and the indices of the first and last segment of each environment, `[B]`.
     """
     begins = np.empty(ends.shape, dtype=np.bool_)
     begins[1:] = ends[:-1]

@@ -1,4 +1,4 @@
-"""Carries recurrent states and frames from step to step, and clears them where episodes begin."""
+"""Carries recurrent states and frames between steps, and clears them at the beginning of episodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,13 +13,13 @@ from rollcast.services.spaces.spaces import Observation
 class CarriedState:
     """The recurrent states and the last frames of a vector's environments.
 
-    With NEXT_STEP, the row after the end of an episode shows its final observation and is no transition. The old state
-    continues in it, so that a learner can value that observation. It is empty in the row after it. With SAME_STEP, the
-    row after the end begins an episode.
+    With NEXT_STEP, the row after the end of an episode has its final observation and is not a transition. In this row
+    the old state continues, so that a learner can compute the observation's value. The next row starts from an empty
+    state. With SAME_STEP, the row after the end begins an episode.
 
     Attributes:
         state: float32 `[B, S]`, for the next observations; `Policy.act` changes it in place. None: not recurrent.
-        is_empty: True if the policy is not recurrent.
+        is_empty: True: the policy has neither a recurrent state nor a frame stack.
     """
 
     def __init__(self, policy: Policy, n_envs: int, *, has_reset_rows: bool) -> None:
@@ -28,7 +28,7 @@ class CarriedState:
         Args:
             policy: The policy that acts.
             n_envs: B.
-            has_reset_rows: Whether the row after the end of an episode is no transition.
+            has_reset_rows: True: the row after the end of an episode is not a transition.
         """
         self.state = policy.initial_state(n_envs)
         self._stacks = policy.frame_stacks(n_envs)
@@ -40,13 +40,13 @@ class CarriedState:
         self._ended: NDArray[np.bool_] = np.zeros(n_envs, np.bool_)
 
     def begin_rollout(self) -> None:
-        """Notes the states with which a rollout begins."""
+        """Records the states at the beginning of a rollout."""
         if self.state is not None:
             self._initial_state = self.state.copy()
         self._previous = None
 
     def see(self, observation: Observation) -> Observation:
-        """Returns the policy's input for a row's observations: these, or the frame stacks that end with them.
+        """Returns the policy's input for a row: the observations, or frame stacks that end with these observations.
 
         Args:
             observation: `[B, ...]` for every leaf.
@@ -62,11 +62,11 @@ class CarriedState:
         return stacks
 
     def end_step(self, ended: NDArray[np.bool_], dropped: Sequence[int]) -> None:
-        """Forgets the episodes of environments whose next row begins one.
+        """Clears the states of environments whose next row begins an episode.
 
         Args:
-            ended: bool `[B]`: the episode ended in the step.
-            dropped: The environments that raised in it, and have begun an episode.
+            ended: bool `[B]`. True: the episode ended in the step.
+            dropped: The environments that raised in the step, and have begun an episode.
         """
         begins = self._ended if self._has_reset_rows else ended
         if begins.any():
@@ -83,21 +83,21 @@ class CarriedState:
         """
         if self._initial_state is None or valid is None:
             return self._initial_state
-        # A reset row or a dropped one comes before the first transition; either way, an episode begins there.
+        # A reset row or a dropped row comes before the first transition. In both cases, an episode begins there.
         return np.where(valid[0][:, None], self._initial_state, np.float32(0.0))
 
     def previous_observation(self, observation: Observation, valid: NDArray[np.bool_] | None) -> Observation | None:
         """Returns the frames before the first transition of each environment, for a finished rollout.
 
         Args:
-            observation: `[T, B, ...]` for every leaf, of the rollout.
+            observation: `[T, B, ...]` for every leaf, from the rollout.
             valid: bool `[T, B]`, as in the rollout; None: all rows are transitions.
 
         Returns:
-            `[B, K - 1, ...]` for every leaf; None if the policy sees single frames.
+            `[B, K - 1, ...]` for every leaf; None if the policy takes single frames.
         """
         if self._previous is not None and valid is not None:
-            # As above: the first transition begins an episode, so its own frame stands before it, too.
+            # The first transition begins an episode, so the frames before it are copies of its own frame.
             late = np.flatnonzero(~valid[0])
             first = valid[:, late].argmax(axis=0)
             for path, frames in self._previous.items():

@@ -8,12 +8,12 @@ from rollcast.actor.workers.substeps import SubstepWorker
 
 
 class StructuredRolloutWorker(SubstepWorker[StructuredVectorEnv]):
-    """A worker that collects rollouts of T steps, one for each substep, one after the other.
+    """A worker that collects rollouts of T steps, one for each substep in turn.
 
         worker = StructuredRolloutWorker(vector_env, policy, 32, actor_id="a", incarnation=1, env_seed=0)
         rollout = worker.collect()
 
-    All agents of all environments that act in the same substep act in one batch. Arguments and invariants: as for
+    All agents of all environments that act in the same substep act in one batch. For arguments and invariants, see
     `RolloutWorker` and `SubstepWorker`.
 
     Raises:

@@ -15,12 +15,12 @@ from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import Observation, SubstepSpaces, space_leaves
 
-# Indices: of trajectories, or a row for each of them in the same order.
+# Indices of trajectories, or the row of each trajectory in the same order.
 Rows = NDArray[np.int64]
 
 
 class _Final(NamedTuple):
-    """The last observation of an episode, and the row that it ended in."""
+    """The last observation of an episode, and the row in which it ended."""
 
     row: int
     trajectory: int
@@ -28,7 +28,7 @@ class _Final(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """T rows of every trajectory; the fields are those of `rollcast.services.rollouts.rollouts.Rollout`."""
+    """T rows of every trajectory; see `rollcast.services.rollouts.rollouts.Rollout` for the fields."""
 
     columns: SubstepColumns
     reward: NDArray[np.float32]
@@ -48,10 +48,10 @@ class Recorded(NamedTuple):
 
 
 class _Before:
-    """States, or frames under a stack, that a policy had before rows of each trajectory.
+    """The states, or the previous frames of a stack, before each row of the trajectories.
 
     Attributes:
-        first: Before the first row, `[B, ...]`.
+        first: The values before the first row, `[B, ...]`.
     """
 
     def __init__(self, blank: NDArray[Any]) -> None:
@@ -61,13 +61,13 @@ class _Before:
         self._last = blank.copy()
 
     def note(self, trajectories: Rows, rows: Rows, n_steps: int, before: NDArray[Any]) -> None:
-        """Notes what came before rows that begin, `[N, ...]`."""
+        """Notes the values before new rows, `[N, ...]`."""
         self._last[trajectories] = before
         for kept, row in ((self.first, 0), (self._beyond, n_steps)):
             kept[trajectories[rows == row]] = before[rows == row]
 
     def carry_on(self, trajectories: Rows, is_full: NDArray[np.bool_]) -> None:
-        """Takes the first row that was not taken for the first: row T if T were taken, else the last, which is open."""
+        """Moves to the first remaining row: row T of a full trajectory, otherwise the open row."""
         full, others = trajectories[is_full], trajectories[~is_full]
         self.first[full] = self._beyond[full]
         self.first[others] = self._last[others]
@@ -76,10 +76,10 @@ class _Before:
 class SubstepRecorder:
     """A recorder of one substep's agents, with a row for each action of each agent.
 
-    An action begins a row. The row is complete at the agent's next observation, or when its episode ends; its reward is
-    the sum of the rewards until then. Agents act at different times, so each has its own count of rows. A few rows
-    beyond T may be begun; they become the first of the next recording. An agent with fewer than T complete rows has
-    them at the end of its trajectory, after rows that are not valid.
+    An action begins a row. The row is complete at the agent's next observation, or when the episode ends. The row's
+    reward is the sum of the rewards until then. Agents act at different times, so each agent has a separate count of
+    rows. An agent may begin a few rows beyond T: the first rows of the next recording. If an agent has
+    fewer than T complete rows, these rows are at the end of its trajectory, after rows that are not valid.
 
     Not thread-safe.
 
@@ -87,10 +87,10 @@ class SubstepRecorder:
         spaces: The spaces of the substep.
         n_steps: T.
         n_trajectories: B.
-        n_ahead: The rows beyond T that may be begun, at least 1.
-        initial_state: float32 `[B, S]`, the states of a recurrent policy at the start of an episode, which are 0; the
+        n_ahead: The number of rows beyond T that an agent may begin, at least 1.
+        initial_state: float32 `[B, S]`, zeros, the states of a recurrent policy at the start of an episode. The
             recorder keeps the array. None: the policy is not recurrent.
-        stacks: The stacks of the B trajectories; the recorder keeps them. None: the policy sees single frames.
+        stacks: The stacks of the B trajectories. The recorder keeps them. None: the policy takes single frames.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class SubstepRecorder:
         self._reward = np.zeros((n_rows, n), np.float32)
         self._terminated = np.zeros((n_rows, n), np.bool_)
         self._truncated = np.zeros((n_rows, n), np.bool_)
-        # The version that acted; its complement, which is below 0, where its action was replaced.
+        # The version that acted; if its action was replaced, the version's complement (~version, below 0).
         self._version = np.zeros((n_rows, n), np.int64)
 
     def n_complete(self, first: int, stop: int) -> int:
@@ -140,21 +140,21 @@ class SubstepRecorder:
 
     @property
     def has_rows(self) -> bool:
-        """True if there is a complete row."""
+        """True if a row is complete."""
         return bool((self._used > self._is_open).any())
 
     def has_room(self, trajectory: int) -> bool:
-        """Returns True if another row can be begun."""
+        """Returns True if the trajectory has space for another row."""
         return bool(self._used[trajectory] < self._n_rows)
 
     def earn(self, trajectory: int, reward: float) -> None:
-        """Adds to an agent's reward for its last action; before its first action, only to the return of the episode."""
+        """Adds a reward to the episode's return and, if the agent has acted, to the agent's last action."""
         self._return[trajectory] += reward
         if self._is_open[trajectory]:
             self._earned[trajectory] += reward
 
     def see(self, trajectory: int, leaves: Observation) -> None:
-        """Records an agent's observation before it acts, which completes the row of its last action.
+        """Records an agent's observation before its next action, and completes the row of its last action.
 
         Args:
             trajectory: The agent's trajectory.
@@ -164,7 +164,7 @@ class SubstepRecorder:
         self._complete(trajectory)
 
     def seen(self, trajectories: Rows) -> Observation:
-        """Returns what agents act on, as copies: their current observations, which `act` follows.
+        """Returns copies of agents' current observations, for their actions. Call `act` next.
 
         Args:
             trajectories: int64 `[N]`, each at most once.
@@ -194,7 +194,7 @@ class SubstepRecorder:
         Args:
             trajectories: int64 `[N]`, each at most once.
             action: `[N, ...]`.
-            log_prob: float32 `[N]`, log-probability of each action under the policy that acted.
+            log_prob: float32 `[N]`, the log-probability of each action under the policy that acted.
             state: float32 `[N, S]`, the states of a recurrent policy after these observations.
             policy_version: The version of the policy that acted.
         """
@@ -210,13 +210,13 @@ class SubstepRecorder:
         self._length[trajectories] += 1
 
     def last_action(self, trajectory: int) -> NDArray[Any] | None:
-        """Returns an agent's last action, as a view, if its results are still to come; else None."""
+        """Returns an agent's last action, as a view; None if the action's results are known."""
         row = int(self._used[trajectory]) - 1
         action: NDArray[Any] = self._steps["action"][row, trajectory, ...]
         return action if self._is_open[trajectory] else None
 
     def override(self, trajectory: int, action: NDArray[Any]) -> None:
-        """Replaces an agent's last action, whose results are still to come, by one that no policy chose."""
+        """Replaces an agent's last action with one that no policy chose. Call this before the results are known."""
         row = int(self._used[trajectory]) - 1
         self._steps["action"][row, trajectory] = action
         version = self._version[row, trajectory]
@@ -229,12 +229,12 @@ class SubstepRecorder:
 
         Args:
             trajectory: The agent's trajectory.
-            leaves: Its last observation, `[...]` for every leaf; copied.
-            truncated: Whether the episode was cut.
-            events: Statistics of the environment's events, for the episode's statistics.
+            leaves: The agent's last observation, `[...]` for every leaf; copied.
+            truncated: True: the episode was cut off.
+            events: The statistics of the environment's events, for the episode's statistics.
 
         Returns:
-            False if the agent has not acted in the episode, so that it has no statistics.
+            True: the agent has acted in the episode. False: it has not, so the episode has no statistics.
         """
         if self._is_open[trajectory]:
             row = int(self._used[trajectory]) - 1
@@ -257,7 +257,7 @@ class SubstepRecorder:
         return has_acted
 
     def drop(self, trajectory: int) -> None:
-        """Drops an agent's last action, whose results are unknown; cuts the episode before it, without statistics."""
+        """Drops an agent's last action, because its results are unknown. Cuts the episode, without statistics."""
         self._forget(trajectory)
         if self._is_open[trajectory]:
             self._is_open[trajectory] = False
@@ -275,11 +275,11 @@ class SubstepRecorder:
         self._return[first:stop] = 0.0
 
     def take(self) -> Recorded:
-        """Returns the first T complete rows of every trajectory, and starts the next recording with the rows beyond."""
+        """Returns the first T complete rows of every trajectory. The next recording starts with the later rows."""
         n_steps = self._n_steps
         n_taken = np.minimum(self._used - self._is_open, n_steps)
         whole = bool((n_taken == n_steps).all())
-        # Row t of what is taken is row t - padding of what was recorded; the first `padding` rows are no transitions.
+        # Row t of the result is recorded row t - padding. The first `padding` rows of the result are no transitions.
         padding = n_steps - n_taken
         source = np.arange(n_steps)[:, None] - padding
         valid = None if whole else source >= 0
@@ -323,7 +323,7 @@ class SubstepRecorder:
         return int(np.maximum(first, ~first).min()) if len(first) else 0
 
     def _carry_on(self, n_taken: Rows) -> None:
-        """Starts the next recording with the rows of each agent beyond those taken, and its current observation."""
+        """Starts the next recording with the remaining rows and the current observation of each agent."""
         before = (*self._steps.values(), self._reward, self._terminated, self._truncated, self._version)
         observation = self._observation
         left = self._used - n_taken
@@ -340,7 +340,7 @@ class SubstepRecorder:
         for kept in (self._state_before, *self._frames_before.values()):
             if kept is not None:
                 kept.carry_on(has_row, is_full)
-        # Whoever has ended a row beyond T had T rows taken.
+        # From a trajectory with an ended row beyond T, T rows were taken.
         self._finals = [final._replace(row=final.row - n_steps) for final in self._finals if final.row >= n_steps]
         self._episodes = []
         self._used = left
@@ -352,7 +352,7 @@ class SubstepRecorder:
             self._stacks.begin(trajectory)
 
     def _stack(self, stacks: FrameStacks, trajectories: Rows, observation: Observation) -> Observation:
-        """Returns the stacks with these frames on top; notes the frames before, for the rows that `act` begins."""
+        """Returns the stacks that end with these frames; notes the previous frames, for the rows that `act` begins."""
         stacked = stacks.push_some(trajectories, observation)
         rows = self._used[trajectories]
         for path, previous in stacks.previous_of(trajectories).items():
@@ -382,7 +382,7 @@ class SubstepRecorder:
 
 
 def _blank(shape: tuple[int, int], leaf: LeafSchema) -> NDArray[Any]:
-    """Returns a column with the lowest values of its space: rows that stay empty are checked as well."""
+    """Returns a column filled with the lowest values of its space, because empty rows are checked, too."""
     column: NDArray[Any] = np.zeros((*shape, *leaf.shape), leaf.dtype)
     if leaf.low is not None and np.any(leaf.low):
         column += np.asarray(leaf.low, leaf.dtype)

@@ -1,4 +1,4 @@
-"""The base of workers whose agents act at different times: one recorder a substep, and one rollout of each."""
+"""The base of workers whose agents act at different times: one recorder and one rollout for each substep."""
 
 from abc import abstractmethod
 from collections import deque
@@ -20,21 +20,21 @@ _Environments = TypeVar("_Environments", bound=SubstepEnvironments)
 
 
 class SubstepWorker(Worker[_Environments]):
-    """A worker that records agents as they act, and collects rollouts of T rows, one for each substep.
+    """A worker that records agents when they act, and collects rollouts of T rows, one for each substep.
 
-    A rollout has T rows of `num_envs * n_agents` trajectories; trajectory `environment * n_agents + agent` belongs to
-    one agent. A row is an action of that agent, with its rewards until it acts again. An environment waits when all its
-    agents have T rows, or one has no room for another. An agent with fewer rows gets rows before them that are not
-    valid.
+    A rollout has T rows of `num_envs * n_agents` trajectories. Trajectory `environment * n_agents + agent` belongs to
+    one agent. A row is an action of this agent, with the agent's rewards until its next action. An environment waits
+    when all its agents have T rows, or one agent has no space for another row. If an agent has fewer rows, rows that
+    are not valid precede them.
 
-    Invariant: at most `_n_ahead` rows of a trajectory come from an older policy version than the others: its first,
-    which its agent had begun when the rollout before ended. `Rollout.policy_versions` has the versions of all rows
-    where they differ from that of the rollout.
+    Invariant: at most the first `_n_ahead` rows of a trajectory have an older policy version than all other rows. The
+    agent had begun these rows when the previous rollout ended. `Rollout.policy_versions` has the versions of all rows
+    if some differ from the rollout's version.
     """
 
     @property
     def _n_ahead(self) -> int:
-        """The rows of the next rollout that an agent may begin before this one ends."""
+        """The number of rows of the next rollout that an agent may begin before this one ends."""
         return 1
 
     def _prepare(self, env_seed: int | Sequence[int]) -> None:
@@ -42,7 +42,7 @@ class SubstepWorker(Worker[_Environments]):
         if lacking := sorted(spaces.keys() - known.keys()):
             raise ConfigurationError(
                 f"the policy has no substep {', '.join(map(repr, lacking))}, only {list(known)}; expected all of "
-                f"{list(spaces)}; make it with the environment's spaces"
+                f"{list(spaces)}; make the policy with the environment's spaces"
             )
         self._n_agents = {key: substep.n_agents for key, substep in spaces.items()}
         self._recorders = {
@@ -60,7 +60,7 @@ class SubstepWorker(Worker[_Environments]):
         self._finished: deque[Rollout] = deque()
 
     def collect(self, should_stop: Callable[[], bool] | None = None) -> Rollout | None:
-        """Returns the next rollout; lets the environments play first if no rollout of the last steps is left.
+        """Returns the next rollout. Steps the environments first, if no finished rollout is left.
 
         Args:
             should_stop: Called before every turn; True ends the steps.
@@ -71,7 +71,7 @@ class SubstepWorker(Worker[_Environments]):
         Raises:
             EnvironmentFailedError: If an environment raised, or returned a wrong turn; the exception is its cause.
             NotReadyError: If the policy has no weights yet.
-            InvalidTensorError: If a value is NaN or infinite; the message names environment, seed, column and index.
+            InvalidTensorError: If a value is NaN or infinite. The message has environment, seed, column and index.
         """
         while not self._finished:
             if not self._play(should_stop):
@@ -81,10 +81,10 @@ class SubstepWorker(Worker[_Environments]):
 
     @abstractmethod
     def _play(self, should_stop: Callable[[], bool] | None) -> bool:
-        """Lets the environments play until the rollout ends; returns False if it is not to be finished."""
+        """Steps the environments until the rollout ends; returns False if it should not be finished."""
 
     def _has_room(self, index: int, turn: Turn) -> bool:
-        """Returns whether another row can be begun for each agent that acts in a turn."""
+        """Returns whether each agent that acts in a turn has space for another row."""
         acting = turn.observations
         return all(self._recorders[actor.substep_key].has_room(self._trajectory(index, actor)) for actor in acting)
 
@@ -96,7 +96,7 @@ class SubstepWorker(Worker[_Environments]):
         )
 
     def _act(self, turns: Mapping[int, Turn]) -> dict[int, dict[ActorId, Any]]:
-        """Chooses the actions of turns by environment, with one call of the policy for each substep."""
+        """Chooses the actions for turns, by environment, with one call of the policy for each substep."""
         acting: dict[str, list[tuple[int, ActorId]]] = {}
         for index, turn in turns.items():
             for actor in turn.observations:
@@ -132,10 +132,9 @@ class SubstepWorker(Worker[_Environments]):
                 events = ()
 
     def _override(self, recorder: SubstepRecorder, trajectory: int, actor: ActorId, executed: Executed) -> None:
-        """Records an action that was carried out in place of the policy's.
+        """Records an action that was executed in place of the policy's action.
 
-        Where both are the same, and nobody says that it was chosen by another, the row stays the policy's: its action
-        as it was chosen, to which the log-probability belongs.
+        If both are equal, and `executed` names no other chooser, the row keeps the policy's action and log-probability.
         """
         chosen = recorder.last_action(trajectory)
         if chosen is None:
@@ -164,7 +163,7 @@ class SubstepWorker(Worker[_Environments]):
         return index * self._n_agents[actor.substep_key] + actor.agent_index
 
     def _version_of(self, recorded: Recorded) -> int:
-        """Returns the policy version that a rollout is sent with."""
+        """Returns the policy version of a rollout."""
         del recorded
         return self._policy.version
 

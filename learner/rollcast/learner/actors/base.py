@@ -29,7 +29,7 @@ from rollcast.services.version import software_version
 
 
 class DistributedActors(ABC):
-    """Actors that play rollouts by themselves; the learner collects them in batches and broadcasts new policies.
+    """Actors that play rollouts independently. The learner collects rollouts in batches and broadcasts new policies.
 
         with actors:                                     # start ... stop
             while training:
@@ -41,35 +41,36 @@ class DistributedActors(ABC):
     read the state (`waiting`, `queue_size`, `n_actors_alive`, `status`).
 
     Attributes:
-        env_factory: See Args, as for the five below.
-        policy: Likewise.
-        n_rollout_steps: Likewise.
-        n_actors: Likewise.
-        batch_size: Likewise.
-        collect_timeout_s: Likewise.
-        waiting: Says what the trainer's thread waits for.
-        wait_until: The time, by `time.monotonic`, at which `next_slice` and `collect_outputs` give up; what has come is
-            kept for the next call. Infinity by default.
+        env_factory: See Args.
+        policy: See Args.
+        n_rollout_steps: See Args.
+        n_actors: See Args.
+        batch_size: See Args.
+        collect_timeout_s: See Args.
+        waiting: The reason for the trainer's wait.
+        wait_until: The time, by `time.monotonic`, at which `next_slice` and `collect_outputs` stop waiting. Collected
+            trajectories are kept for the next call. Infinity by default.
         interrupted: True once `interrupt` was called.
         cancels_waits: True once `cancel_waits` was called.
-        progress: The progress of training, in [0, 1], sent with the next version to environments that have
-            `set_progress`.
-        batch_names: The trajectories in the last batch of `collect_outputs`.
-        batch_arrived_at: The times at which its rollouts came, by `time.monotonic`; empty if they are not sent.
-        resumes_in_step: True for kinds that can begin in the middle of a deterministic run.
+        progress: The progress of training, in [0, 1]. This progress is sent with the next version, for environments
+            with `set_progress`.
+        batch_names: The names of the trajectories in the last batch of `collect_outputs`.
+        batch_arrived_at: The arrival times of that batch's rollouts, by `time.monotonic`; empty if rollouts are not
+            sent.
+        resumes_in_step: True for kinds of actors that can resume a deterministic run.
 
     Args:
-        env_factory: Makes one environment; None if the actors bring their own.
-        policy: The policy to sample actions from; its weights are the first version that is published.
+        env_factory: Makes one environment; None if the actors make their own.
+        policy: The policy to sample actions from; its weights are the first published version.
         n_rollout_steps: T, the steps in a rollout.
-        n_actors: The number of actors to run; 0 if they dial in by themselves.
+        n_actors: The number of actors to run; 0 if actors dial in.
         batch_size: B, the trajectories in a batch.
-        collect_timeout_s: The seconds that `collect_outputs` waits for a batch before it gives up.
-        deterministic: True: actors play one rollout for each batch, which keeps its place there even if it has no
-            transition.
+        collect_timeout_s: The longest wait of `collect_outputs`, in seconds.
+        deterministic: True: actors play one rollout for each batch. A rollout keeps its place in the batch even without
+        transitions.
 
     Raises:
-        ConfigurationError: A number is out of its range.
+        ConfigurationError: A number is out of range.
     """
 
     resumes_in_step: ClassVar[bool] = False
@@ -101,13 +102,14 @@ class DistributedActors(ABC):
         self.progress = 0.0
         self._deterministic = deterministic
         self.waiting = WaitMonitor()
-        # When `next_slice` gives up with a NotReadyError. Only a rank among several has such a time.
+        # The deadline of `next_slice`, which then raises a NotReadyError. Only one of several ranks has such a
+        # deadline.
         self.wait_until = math.inf
         # Plain flags, so that a signal handler may set them.
         self.interrupted = False
         self.cancels_waits = False
         self._statistics = EpochStatsAggregator()
-        # The newest version that was published before this process, in a run that is resumed.
+        # The newest version that was published before this process, in a resumed run.
         self._versions_before = 0
         # The batches that are being filled; made with the first one, which names the device.
         self._assembly: Assembly | None = None
@@ -124,35 +126,35 @@ class DistributedActors(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Starts the actors and publishes the first policy. Does nothing if they are started."""
+        """Starts the actors and publishes the first policy. Does nothing after the first call."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Stops the actors and leaves no process, thread, socket or file behind. Does nothing if they are stopped."""
+        """Stops the actors; removes their processes, threads, sockets and files. Idempotent."""
 
     def state(self) -> dict[str, Any]:
-        """Returns the actors' values for a checkpoint, in JSON's types. Any thread may call."""
+        """Returns the actors' state for a checkpoint, as JSON values. Thread-safe."""
         return {"policy_version": self.policy_version}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continues from what `state` returned. Call it before `start`."""
+        """Continues from an earlier result of `state`. Call it before `start`."""
         self._versions_before = state["policy_version"]
 
     def covered(self, pieces: Iterable[SliceName]) -> None:  # noqa: B027  # only a log needs to know
-        """Notes that training has used these trajectories: a checkpoint that begins now includes them."""
+        """Records that training has used these trajectories. Later checkpoints include them."""
 
     def saved(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # only a log needs to know
-        """Notes that a checkpoint with this `state` is on the disk. Any thread may call."""
+        """Records that a checkpoint with this `state` is on the disk. Thread-safe."""
 
     def metrics(self) -> dict[str, float]:
-        """Returns metrics of the actors since the last call, by tag, besides the properties below."""
+        """Returns additional metrics of the actors since the last call, by tag."""
         return self._assembly_times.take()
 
     def renew(self) -> bool:
-        """Resets the actors to the state that a resumed run would find. Called after a checkpoint.
+        """Resets the actors to the state of a resumed run. The trainer calls it after a checkpoint.
 
         Returns:
-            True if the actors have begun again with the newest policy. False for actors in other processes, which
+            True if the actors have restarted with the newest policy. False for actors in other processes, which
             continue to play.
         """
         return False
@@ -173,24 +175,24 @@ class DistributedActors(ABC):
         """
 
     def take_evaluations(self) -> Sequence[EvaluationResult]:
-        """Returns the evaluations that have ended since the last call, in the order in which they ended."""
+        """Returns the evaluations that ended since the last call, in the order of their ends."""
         return ()
 
     def end_training(self) -> None:  # noqa: B027  # most kinds end their actors themselves
         """Tells the actors that training has ended, and serves the last policy until `stop`.
 
-        No rollout is taken any more, and no actor may join.
+        From now on, the learner accepts no rollouts, and no actor may join.
         """
 
     def leave_waiting(self) -> None:  # noqa: B027  # most kinds end their actors themselves
-        """Tells actors that dialled in to wait for the next learner: training continues in another process.
+        """Tells remote actors to wait for the next learner, because training continues in another process.
 
-        Call it before `stop`; a signal handler may call it. Actors that this process started end with `stop`.
+        Call it before `stop`; a signal handler may call it. `stop` ends the actors that this process started.
         """
 
     @property
     def leaves_waiting(self) -> bool:
-        """True once `leave_waiting` was called, by kinds whose actors wait then."""
+        """True after `leave_waiting`, if actors of this kind then wait."""
         return False
 
     def cancel_waits(self) -> None:
@@ -207,7 +209,7 @@ class DistributedActors(ABC):
 
     @property
     def addresses(self) -> Sequence[str]:
-        """The addresses at which actors dial in, once started; none for kinds that do not listen."""
+        """The addresses at which actors dial in, after `start`; none for kinds that do not listen."""
         return ()
 
     @property
@@ -218,50 +220,50 @@ class DistributedActors(ABC):
     @property
     @abstractmethod
     def queue_size(self) -> int:
-        """The trajectories that wait to be collected."""
+        """The number of trajectories that wait for collection."""
 
     @property
     @abstractmethod
     def queue_capacity(self) -> int:
-        """The trajectories that may wait; when there are so many, actors wait."""
+        """The largest number of waiting trajectories; beyond it, actors wait."""
 
     @property
     @abstractmethod
     def n_actors_alive(self) -> int:
-        """The actors that are alive."""
+        """The number of actors that are alive."""
 
     @property
     def actor_infos(self) -> Sequence[ActorInfo]:
-        """Every actor that has ever joined, by slot; none for actors that need not join."""
+        """Every actor that has ever joined, by slot; empty for actors that need not join."""
         return ()
 
     @property
     def n_rollouts(self) -> int:
-        """The rollouts that were accepted from actors that have joined; 0 for actors that need not join."""
+        """The number of accepted rollouts from joined actors; 0 for actors that need not join."""
         return 0
 
     @property
     def stale_trajectories(self) -> int:
-        """The trajectories that were dropped because their policy was too old; 0 if none can be."""
+        """The number of trajectories that were dropped because their policy was too old; 0 for kinds that drop none."""
         return 0
 
     @property
     def duplicate_rollouts(self) -> int:
-        """The rollouts that came twice, and were dropped; 0 if rollouts are not sent."""
+        """The number of rollouts that arrived again and were dropped; 0 if rollouts are not sent."""
         return 0
 
     @property
     def rejected_rollouts(self) -> int:
-        """The rollouts that were refused because they did not fit; 0 if rollouts are not sent."""
+        """The number of rollouts that were refused as invalid; 0 if rollouts are not sent."""
         return 0
 
     @property
     def dropped_episodes(self) -> int:
-        """The episodes that actors dropped because their environment raised."""
+        """The number of episodes that actors dropped because their environment raised."""
         return 0
 
     def status(self) -> LearnerStatus:
-        """Returns the actors' part of the learner's status: all that is known without a trainer."""
+        """Returns the actors' part of the learner's status, which needs no trainer."""
         reason, waited_s = self.waiting.current()
         return LearnerStatus(
             phase=Phase.TRAINING,
@@ -284,42 +286,42 @@ class DistributedActors(ABC):
 
         Args:
             algorithm: The algorithm's name; empty if unknown.
-            batch_size: The size of a batch; 0 if this process does not learn.
+            batch_size: The size of a batch; 0 if this process does not train.
 
         Raises:
-            NotReadyError: The actors are not served now.
+            NotReadyError: The learner does not serve actors at the moment.
         """
         raise NotReadyError("the learner is starting or stopping; expected it to serve; try again with backoff")
 
     @abstractmethod
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
-        """Takes trajectories if there are any, the oldest first. Never waits."""
+        """Takes trajectories if there are any, oldest first. Never waits."""
 
     @abstractmethod
     def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
-        """Waits for trajectories, the oldest first.
+        """Waits for trajectories, oldest first.
 
         Args:
             max_trajectories: The most trajectories to take.
             enough: A hint: the trajectories that the caller needs before it can continue.
 
         Raises:
-            CollectTimeoutError: No trajectory came by the deadline.
-            NotReadyError: No trajectory came by `wait_until`.
+            CollectTimeoutError: No trajectory arrived by the deadline.
+            NotReadyError: No trajectory arrived by `wait_until`.
             ActorFailedError: The actors cannot continue.
             CollectInterruptedError: `interrupt` was called.
         """
 
     def interrupt(self) -> None:
-        """Ends the wait of `collect_outputs`, now and from now on. Any thread, and signal handlers, may call it."""
+        """Ends all present and later waits of `collect_outputs`. Any thread, and signal handlers, may call it."""
         self.interrupted = True
 
     def collect_outputs(self, learner_device: str) -> tuple[Batch, int, int, float]:
-        """Collects `batch_size` trajectories, first in first out over all actors.
+        """Collects `batch_size` trajectories, first in, first out over all actors.
 
-        A batch has trajectories of one substep. With several substeps, each fills its own batch, and the first full
-        one is returned. Trajectories of a substep with few agents wait longest: each batch of another substep makes
-        them one update older.
+        A batch has trajectories of one substep. With several substeps, each substep fills its own batch, and this
+        method returns the first full batch. Trajectories of a substep with few agents wait longest. Each batch of
+        another substep makes them one update older.
 
         Args:
             learner_device: The device for the batch: `"cpu"`, `"cuda"`, `"cuda:1"`.
@@ -328,8 +330,8 @@ class DistributedActors(ABC):
             The batch `[T, B, ...]`, the queue's size before and after, and the seconds spent dequeuing.
 
         Raises:
-            CollectTimeoutError: No batch came for `collect_timeout_s`; the message names the actors.
-            ActorFailedError: An actor failed, and is not started again.
+            CollectTimeoutError: No batch was full within `collect_timeout_s`; the message names the actors.
+            ActorFailedError: An actor failed, and will not be restarted.
             CollectInterruptedError: `interrupt` was called.
         """
         started = time.perf_counter()
@@ -353,7 +355,7 @@ class DistributedActors(ABC):
             batch_size=self.batch_size,
             copier=copier,
             n_slots=n_slots,
-            # An actor that has played its rollout plays no other before the next policy.
+            # An actor that has played its rollout plays no more before the next policy.
             keeps_idle=self._deterministic,
         )
 
@@ -368,9 +370,9 @@ class DistributedActors(ABC):
         return assembly.finish()
 
     def _replace(self, piece: RolloutSlice, n_trajectories: int) -> None:
-        """Requests replacements for trajectories without a transition, by kinds whose actors play only what is needed.
+        """Requests replacements for trajectories without a transition, if actors play only as much as needed.
 
-        Other kinds need not do anything.
+        Other kinds need not override it.
         """
         return
 
@@ -392,6 +394,6 @@ class DistributedActors(ABC):
             The value; for a grouped statistic, the values by group.
 
         Raises:
-            StatisticsError: There is no such value; the message lists those that exist.
+            StatisticsError: The value does not exist; the message lists those that do.
         """
         return self._statistics.get_stats_value(event, level, name)

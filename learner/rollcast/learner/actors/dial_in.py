@@ -1,5 +1,6 @@
-"""The actor of a learner whose environments dial in: a process on this machine that begins before the learner can."""
+"""The actor of a learner whose environments dial in: a local process that starts before the learner."""
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.local_processes import LocalProcesses, text_pipe
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
+from rollcast.learner.actors.supervision import ActorEnd
 from rollcast.learner.serving.first_actor import spaces_of_first_actor
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.server import Endpoint
@@ -20,38 +22,40 @@ from rollcast.services.limits.limits import Limits
 from rollcast.services.process.socket_paths import short_temporary_paths
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
+logger = logging.getLogger(__name__)
+
 _NAME: Final = "local-0"
 # The seconds in which the actor may end its clients, and itself.
 _STOP_TIMEOUT_S: Final = 10.0
 
 
 class DialInActor:
-    """A process that serves environments, and acts for them once there is a learner; it is started again if it dies.
+    """A process that serves environments, and acts for them once a learner exists. `look_after` restarts it.
 
         with DialInActor(dial_in, envs_per_actor=8, announce=print) as actor:
             spaces = actor.wait_for_spaces(timeout_s=600.0)
             actors = DialInDistributedActors(actor, policy, ...)
 
-    One thread uses it.
+    For one thread.
 
     Args:
-        dial_in: How environments dial in.
-        envs_per_actor: The number of their places.
-        announce: Gets a line with the address, once it is known.
+        dial_in: The settings with which environments dial in.
+        envs_per_actor: The number of places for environments.
+        announce: Called with a line about the address, once it is known.
         network: The policy network that the actor may build.
         start_method: See `multiprocessing_context`.
-        on_actor_failure: Start the actor again, or fail.
-        max_restarts: The failures in a row after which the run fails.
+        on_actor_failure: Whether a failed actor is restarted, or ends the run.
+        max_restarts: The number of consecutive failures after which the run fails.
         step_timeout_s: The seconds that a client may take for a turn.
         limits: The learner's limits.
         log_level: The level at which the actor logs to stderr.
 
     Attributes:
-        address: The learner's address for it, a unix socket.
+        address: The learner's address for the actor, a unix socket.
         envs_per_actor: See Args.
 
     Raises:
-        ConfigurationError: There is no such start method.
+        ConfigurationError: The start method does not exist.
     """
 
     def __init__(
@@ -88,13 +92,13 @@ class DialInActor:
             dial_in=dial_in,
             told=self._told,
         )
-        self._on_exit: Callable[[str, str], None] = lambda name, report: None
+        self._on_exit: Callable[[str, ActorEnd], None] = _log_failure
         try:
             self._processes = LocalProcesses(
                 [plan],
                 start_method=start_method,
                 max_restarts=max_restarts if on_actor_failure == "restart" else 0,
-                on_exit=lambda name, report: self._on_exit(name, report),  # noqa: PLW0108  # set later
+                on_exit=lambda name, end: self._on_exit(name, end),  # noqa: PLW0108  # set later
             )
         except BaseException:
             self._remove()
@@ -115,7 +119,7 @@ class DialInActor:
         """Returns the spaces of the first client.
 
         Args:
-            timeout_s: The seconds to wait for it.
+            timeout_s: The seconds to wait for a client.
 
         Raises:
             ActorFailedError: The actor cannot serve.
@@ -132,26 +136,26 @@ class DialInActor:
             ) from error
 
     def look_after(self) -> None:
-        """Starts the actor again if it has ended, and announces the address whenever it has begun to serve.
+        """Restarts the actor if it has ended. Announces the address whenever the actor begins to serve.
 
         Raises:
-            ActorFailedError: It failed, and is not started again.
+            ActorFailedError: The actor failed, and will not be restarted.
         """
         while self._said.poll():
             self._dialled = self._said.recv_bytes().decode()
             self._announce(f"environments may dial in at {self._dialled}")
         self._processes.look_after()
 
-    def note_exits(self, on_exit: Callable[[str, str], None]) -> None:
-        """Has `on_exit` called with the actor's name and a report whenever it ends by itself."""
+    def note_exits(self, on_exit: Callable[[str, ActorEnd], None]) -> None:
+        """Sets a callback for unexpected ends; `on_exit` gets the actor's name and its end."""
         self._on_exit = on_exit
 
     def stop(self, *, farewell: bool = False, at_once: bool = False) -> None:
-        """Ends the process; leaves no file behind. Idempotent.
+        """Ends the process and removes its files. Idempotent.
 
         Args:
-            farewell: Training has ended: the actor ends by itself, and tells its clients so.
-            at_once: The process may not take its time.
+            farewell: True: training has ended; the actor tells its clients, and ends by itself.
+            at_once: True: the process must end without delay.
         """
         if farewell and not at_once:
             for process in self._processes.processes:
@@ -165,20 +169,26 @@ class DialInActor:
         shutil.rmtree(self._socket_dir, ignore_errors=True)
 
 
+def _log_failure(name: str, end: ActorEnd) -> None:
+    """Logs the traceback of an actor that fails before it has joined."""
+    if end.failure is not None and end.failure.traceback:
+        logger.error("actor %s failed:\n%s", name, end.failure.traceback)
+
+
 class DialInDistributedActors(ServedDistributedActors):
     """The one actor of a learner whose environments dial in.
 
     Args:
-        actor: The actor, started; it is stopped with these.
+        actor: The started actor; `stop` ends it, too.
         policy: The policy to sample actions from.
         n_rollout_steps: T.
         batch_size: B, in trajectories.
         queue_out_of_sync_factor: The capacity of the queue, in batches.
         seed: The seed from which all seeds derive.
-        serving: How the actor is served; its `addresses` come besides the unix socket.
+        serving: The serving options; their `addresses` are used in addition to the unix socket.
 
     Raises:
-        ConfigurationError: A number cannot be right.
+        ConfigurationError: A number is out of range.
     """
 
     def __init__(
@@ -208,7 +218,7 @@ class DialInDistributedActors(ServedDistributedActors):
         actor.note_exits(self._note_exit)
 
     def start(self) -> None:
-        """Begins to serve; the actor, which waits for that, joins.
+        """Begins to serve. The waiting actor then joins.
 
         Raises:
             AddressInUseError: Another process serves one of the addresses.
@@ -217,11 +227,11 @@ class DialInDistributedActors(ServedDistributedActors):
         self._serve([Endpoint(self._actor.address, self._serving.security), *self._endpoints()])
 
     def leave_waiting(self) -> None:
-        """See `DistributedActors.leave_waiting`: asks clients to dial in again, instead of ending their training."""
+        """See `DistributedActors.leave_waiting`: asks clients to dial in again instead of ending their training."""
         self._training_goes_on = True
 
     def stop(self) -> None:
-        """Ends the server and the actor; leaves no process, thread, socket or file behind."""
+        """Ends the server and the actor; removes all processes, threads, sockets and files."""
         is_playing = self._is_serving and self.n_actors_alive > 0
         try:
             super().stop()

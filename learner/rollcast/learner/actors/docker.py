@@ -1,4 +1,4 @@
-"""Actors in containers on this machine, started through the Docker SDK, for dependencies that the learner lacks."""
+"""Actors in containers on this machine, for environments whose dependencies the learner lacks."""
 
 import dataclasses
 import json
@@ -30,42 +30,42 @@ _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}")
 
 
 class DockerDistributedActors(ServedDistributedActors):
-    """Actors in `n_actors` containers; a container that dies is started again, and nothing waits for it forever.
+    """Actors in `n_actors` containers. A dead container is restarted, and no thread waits forever for a container.
 
     The learner listens at its own address in the containers' network, so it must run on the engine's machine.
-    Containers of a learner that was killed end by themselves after `reconnect_timeout_s`; the next learner with the
-    same `name` removes them.
+    Containers of a killed learner end by themselves after `reconnect_timeout_s`. The next learner with the same `name`
+    removes them.
 
     Args:
-        env_id: The environment: a gymnasium id, or `package.module:factory` that can be imported in the image. A Python
-            factory cannot be sent.
+        env_id: The environment: a gymnasium id, or `package.module:factory` that the image can import. A Python factory
+            cannot be sent.
         policy: The policy to sample actions from.
         n_rollout_steps: T.
         n_actors: The number of containers.
         batch_size: B, in trajectories.
-        queue_out_of_sync_factor: The capacity of the queue, in batches. Between actors of equal speed no rollout is
-            then more than `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)` updates old.
+        queue_out_of_sync_factor: The capacity of the queue, in batches. With actors of equal speed, no rollout is then
+            more than `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)` updates old.
         actor_env_seeds: One seed per actor for its environments; None derives them from `seed`.
         actor_agent_seeds: One seed per actor for its sampling of actions; None derives them from `seed`.
         env_kwargs: The keyword arguments of the environment; JSON values only.
-        atari: The environment is a game of ALE, preprocessed as with `--atari`.
-        image: The image; its entry point is the actor's, as in `rollcast-actor` or an image built on it.
-        name: The beginning of the containers' names; run and slot follow. Learners of the same name may run at once.
+        atari: True: the environment is an ALE game, preprocessed as with `--atari`.
+        image: The image, with the actor's entry point: `rollcast-actor`, or an image built on it.
+        name: The prefix of the containers' names, before run and slot. Learners may share a name.
         network: A bridge network of the engine, or `host`; None makes one, and removes it at the end.
         memory_limit_bytes: The memory of a container, without swap; None for no limit.
         cpu_limit: The cores of a container, 0.5 for half of one; None for no limit.
-        environment: More environment variables for the containers.
-        labels: More labels for the containers and their network.
+        environment: Additional environment variables for the containers.
+        labels: Additional labels for the containers and their network.
         envs_per_actor: The environments that each container steps at once.
-        seed: The seed from which all seeds derive that are not given.
-        serving: How the actors are served; its `addresses` and `security` are for other actors and the control API.
-        on_actor_failure: Start the actor again, or fail. An actor that ended because of its settings always fails.
-        max_restarts: The failures in a row of one actor after which the run fails.
-        reconnect_timeout_s: The seconds that an actor waits for a learner that is gone before it ends.
-        log_level: The level at which actors log; the last lines are in the error if an actor fails.
+        seed: The seed from which missing seeds are derived.
+        serving: The serving options; `addresses` and `security` apply to other actors and the control API.
+        on_actor_failure: Whether a failed actor is restarted, or ends the run. Errors in its settings always do.
+        max_restarts: The number of consecutive failures of one actor after which the run fails.
+        reconnect_timeout_s: The seconds that an actor waits for a lost learner before it ends.
+        log_level: The level at which actors log; an actor's error contains its last lines.
 
     Raises:
-        ConfigurationError: A number, a name, the seeds or the keyword arguments cannot be right.
+        ConfigurationError: A number, a name, the seeds or the keyword arguments are invalid.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class DockerDistributedActors(ServedDistributedActors):
         if atari:
             arguments.append("--atari")
         if self._limits.max_rollout_bytes != DEFAULT_LIMITS.max_rollout_bytes:
-            # An image of an older version may not know it, so it is given only where it is needed.
+            # An image of an older version may not know the option, so it is given only if necessary.
             arguments.append(f"--max-rollout-bytes={self._limits.max_rollout_bytes}")
         # For these containers alone: the bridge has no TLS, and other containers of this machine may reach it.
         self._token = secrets.token_urlsafe(32)
-        # Of every actor, without what `start` finds out.
+        # The arguments of every actor, without those that `start` determines.
         self._common = ContainerPlan(
             actor_id="",
             image=image,
@@ -151,12 +151,12 @@ class DockerDistributedActors(ServedDistributedActors):
         self._containers: DockerContainers | None = None
 
     def start(self) -> None:
-        """Removes leftovers of dead learners of this name, begins to serve, and starts the containers.
+        """Removes leftovers of dead learners with this name, begins to serve, and starts the containers.
 
         Raises:
             AddressInUseError: Another process serves one of the addresses.
-            ConfigurationError: The engine has no such image or network, or the SDK is not installed.
-            ContainerEngineError: No engine answers, or it does not start the containers.
+            ConfigurationError: The image or the network does not exist, or the SDK is not installed.
+            ContainerEngineError: No engine answers, or it cannot start the containers.
         """
         if self._run is not None:
             return
@@ -180,9 +180,9 @@ class DockerDistributedActors(ServedDistributedActors):
             raise
 
     def stop(self) -> None:
-        """Ends the containers and the server; leaves no container, network, thread or socket behind.
+        """Ends the containers and the server; removes all containers, networks, threads and sockets.
 
-        If the engine does not answer, it keeps containers and network until the next `start`; the log says so.
+        If the engine does not answer, logs a warning: containers and network remain until the next `start`.
         """
         super().stop()
         if self._run is None:
@@ -193,7 +193,7 @@ class DockerDistributedActors(ServedDistributedActors):
             self._run.remove()
         except ContainerEngineError as error:
             logger.warning(
-                "%s; containers may be left, until a learner named %r starts again or they are removed with: "
+                "%s; containers may remain until a learner named %r starts again; remove them with: "
                 "docker rm -f $(docker ps -aq --filter label=%s=%s)",
                 error,
                 self._name,
@@ -219,6 +219,7 @@ def _as_json(env_kwargs: Mapping[str, Any]) -> str:
         return json.dumps(dict(env_kwargs))
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"env_kwargs are {env_kwargs!r}, which JSON cannot say: {error}; expected strings, numbers, booleans, "
+            f"env_kwargs are {env_kwargs!r}, which JSON cannot represent: {error}; expected strings, numbers, "
+            "booleans, "
             "None, lists and dictionaries"
         ) from error

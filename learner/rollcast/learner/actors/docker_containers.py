@@ -13,7 +13,7 @@ from rollcast.services.process.exit_codes import BAD_SETTINGS
 
 logger = logging.getLogger(__name__)
 
-# The engine is asked for the containers' states so often; that takes 1.5 ms for two containers, 2.4 ms for eight.
+# The interval between queries of the containers' states, whose cost grows with their number.
 _LOOK_S = 1.0
 
 _LOG_LINES = 20
@@ -25,7 +25,7 @@ _LOG_CONFIG = {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlan:
-    """The plan of one actor's container.
+    """The settings of one actor's container.
 
     Attributes:
         actor_id: The actor's name.
@@ -33,8 +33,8 @@ class ContainerPlan:
         arguments: The command line.
         environment: The environment variables.
         network: The network, or `host`.
-        memory_limit_bytes: The memory above which it is killed; None for no limit.
-        cpu_limit: The cores it may use; None for no limit.
+        memory_limit_bytes: The memory limit, above which the container is killed; None: no limit.
+        cpu_limit: The largest number of cores; None: no limit.
     """
 
     actor_id: str
@@ -47,7 +47,7 @@ class ContainerPlan:
 
 
 class _Container:
-    """An actor, with its container while it has one."""
+    """An actor and its present container, if any."""
 
     def __init__(self, plan: ContainerPlan, run: DockerRun, name: str) -> None:
         self.actor_id: Final = plan.actor_id
@@ -86,7 +86,7 @@ class _Container:
         if self._id is None or self.states is None or self.states.get(self._id) not in (None, "exited", "dead"):
             return None
         container_id, self._id = self._id, None
-        with engine_asked_to(f"say how the container {self._name} ended"):
+        with engine_asked_to(f"report how the container {self._name} ended"):
             end = self._describe(container_id)
             remove_container(self._run.client, container_id)
         return end
@@ -102,34 +102,37 @@ class _Container:
         state = container.attrs["State"]
         return ActorEnd(
             f"the container {self._name} ended with {self._reason(state)}\n"
-            + (f"its last lines:\n{log}" if log else "it has logged nothing"),
+            + (f"its last lines:\n{log}" if log else "its log is empty"),
             may_recover=state["ExitCode"] != BAD_SETTINGS,
         )
 
     def _reason(self, state: Mapping[str, Any]) -> str:
-        code = int(state["ExitCode"])
+        code, limit = int(state["ExitCode"]), self._plan.memory_limit_bytes
+        lack = (
+            "it needed more memory than the machine had"
+            if limit is None
+            else f"it needed more memory than memory_limit_bytes = {limit:,}; raise it, or lower envs_per_actor"
+        )
         if state["OOMKilled"]:
-            limit = self._plan.memory_limit_bytes
-            return "State.OOMKilled: " + (
-                "it wanted more memory than there was"
-                if limit is None
-                else f"it wanted more memory than memory_limit_bytes = {limit:,}; raise it, or lower envs_per_actor"
-            )
+            return f"State.OOMKilled: {lack}"
+        if code == 128 + signal.SIGKILL:
+            # the engine misses some lacks of memory: the container's end removes the counter that it reads
+            return f"exit code {code} (signal 9): another process killed it, or {lack}"
         return f"exit code {code} (signal {code - 128})" if code > 128 else f"exit code {code}"
 
 
 class DockerContainers(Supervision):
-    """A fixed set of actors in containers. Used by one thread, which calls `look_after` now and then.
+    """A fixed set of actors in containers. Used by one thread, which calls `look_after` repeatedly.
 
     Args:
-        plans: One for each actor.
+        plans: One plan for each actor.
         run: Makes and removes the containers.
-        max_restarts: The failures in a row of one actor after which it is not started again.
-        on_exit: Called with the actor's name and a report, for every container that ended by itself.
+        max_restarts: The number of consecutive failures after which an actor is not restarted.
+        on_exit: Called with the actor's name and its end for every container that ended unexpectedly.
     """
 
     def __init__(
-        self, plans: list[ContainerPlan], run: DockerRun, *, max_restarts: int, on_exit: Callable[[str, str], None]
+        self, plans: list[ContainerPlan], run: DockerRun, *, max_restarts: int, on_exit: Callable[[str, ActorEnd], None]
     ) -> None:
         self._run = run
         self._actors = [_Container(plan, run, f"{run.name}-{slot}") for slot, plan in enumerate(plans)]
@@ -141,7 +144,7 @@ class DockerContainers(Supervision):
 
         Raises:
             ActorFailedError: An actor cannot continue; the message has the last lines of its log.
-            ContainerEngineError: The engine does not answer, or does not start an actor again.
+            ContainerEngineError: The engine does not answer, or cannot restart an actor.
         """
         now = time.monotonic()
         if now >= self._next_look:
@@ -152,7 +155,7 @@ class DockerContainers(Supervision):
         super().look_after()
 
     def stop(self, timeout_s: float) -> None:
-        """Asks every container to end, and waits for `timeout_s`; `DockerRun.remove` kills the rest.
+        """Asks every container to end, and waits up to `timeout_s`. `DockerRun.remove` kills those that still run.
 
         Raises:
             ContainerEngineError: The engine does not answer.

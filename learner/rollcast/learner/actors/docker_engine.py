@@ -1,4 +1,4 @@
-"""Talks to the Docker engine of this machine: connects, makes networks, and removes what dead learners left."""
+"""Talks to the Docker engine of this machine: connects, makes networks, and removes leftovers of dead learners."""
 
 import contextlib
 import errno
@@ -31,7 +31,7 @@ def engine_asked_to(what: str) -> Iterator[None]:
     """Turns the SDK's errors into one error that names the request to the engine.
 
     Raises:
-        ContainerEngineError: The engine did not do it.
+        ContainerEngineError: The request failed.
     """
     from docker.errors import APIError, DockerException
 
@@ -40,7 +40,7 @@ def engine_asked_to(what: str) -> Iterator[None]:
     # OSError covers the errors of requests, which the SDK lets through
     except (DockerException, OSError) as error:
         why = error.explanation if isinstance(error, APIError) and error.explanation else error
-        raise ContainerEngineError(f"the Docker engine was asked to {what}, and did not: {why}") from error
+        raise ContainerEngineError(f"the Docker engine failed to {what}: {why}") from error
 
 
 def connect_to_engine() -> "DockerClient":
@@ -55,8 +55,9 @@ def connect_to_engine() -> "DockerClient":
     """
     if sys.platform != "linux":
         raise ConfigurationError(
-            f"containers are started on Linux only, and this is {sys.platform}: elsewhere they run in a virtual "
-            "machine and do not reach a private address of this one; start them yourself, with RemoteDistributedActors"
+            f"containers are supported on Linux only, and this is {sys.platform}: on other systems they run in a "
+            "virtual machine and cannot reach private addresses of this machine; start them yourself, with "
+            "RemoteDistributedActors"
         )
     require_extra("docker", "DockerDistributedActors")
     import docker
@@ -85,13 +86,13 @@ def connect_to_engine() -> "DockerClient":
 class DockerRun:
     """The containers and the network of one learner between `start` and `stop`. Used by one thread.
 
-    A bound abstract socket shows that the learner lives: the kernel frees it however the process ends. The next learner
-    with the same name removes containers and networks whose learner is dead. Labels tell them apart.
+    A bound abstract socket marks a living learner: the kernel frees the socket at any end of the process. The next
+    learner with the same name removes containers and networks of dead learners. Labels identify them.
 
     Args:
         client: The engine.
-        name: The beginning of the containers' names.
-        labels: More labels for containers and network.
+        name: The prefix of the containers' names.
+        labels: Additional labels for containers and network.
     """
 
     def __init__(self, client: "DockerClient", name: str, labels: Mapping[str, str]) -> None:
@@ -106,7 +107,7 @@ class DockerRun:
         """Makes a bridge network for this run, and returns its name.
 
         Raises:
-            ContainerEngineError: It cannot be made.
+            ContainerEngineError: The network cannot be made.
         """
         with engine_asked_to(f"make the network {self.name}"):
             self.client.networks.create(self.name, driver="bridge", labels=self.labels)
@@ -116,8 +117,8 @@ class DockerRun:
         """Returns the address of this machine in a bridge network.
 
         Raises:
-            ConfigurationError: There is no such network, or its gateway is not on this machine.
-            ContainerEngineError: The engine did not answer.
+            ConfigurationError: The network does not exist, or its gateway is not on this machine.
+            ContainerEngineError: The engine does not answer.
         """
         from docker.errors import NotFound
 
@@ -128,26 +129,26 @@ class DockerRun:
                 attributes = None
         if attributes is None:
             raise ConfigurationError(
-                f"network is {network!r}, which the engine does not have: docker network create {network}; or leave it "
-                "out, for a network that is made and removed with the actors"
+                f"network is {network!r}, which the engine does not have; make it with `docker network create "
+                f"{network}`, or leave `network` out, for a network that is made and removed with the actors"
             )
         gateways = [_gateway_of(block) for block in attributes["IPAM"].get("Config") or ()]
         ours = next((gateway for gateway in gateways if _is_ours(gateway)), None)
         if attributes["Driver"] != "bridge" or ours is None:
             raise ConfigurationError(
                 f"network is {network!r}, a network of the kind {attributes['Driver']} whose gateway "
-                f"{gateways[0] if gateways else '(none)'} is no address of this machine, so that its containers would "
-                "not reach the learner; expected a bridge network of an engine on this machine, or 'host'; for an "
-                "engine elsewhere start the actors there, with RemoteDistributedActors"
+                f"{gateways[0] if gateways else '(none)'} is not an address of this machine, so that its containers "
+                "cannot reach the learner; expected a bridge network of an engine on this machine, or 'host'; for an "
+                "engine on another machine start the actors there, with RemoteDistributedActors"
             )
         return ours
 
     def check_image(self, image: str) -> None:
-        """Checks that the engine has the image. It pulls nothing.
+        """Checks that the engine has the image. Does not pull it.
 
         Raises:
-            ConfigurationError: The engine does not have it.
-            ContainerEngineError: The engine did not answer.
+            ConfigurationError: The engine does not have the image.
+            ContainerEngineError: The engine does not answer.
         """
         from docker.errors import ImageNotFound
 
@@ -164,7 +165,7 @@ class DockerRun:
         """Returns the state (`running`, `exited`, ...) of each of this run's containers, by id.
 
         Raises:
-            ContainerEngineError: The engine did not answer.
+            ContainerEngineError: The engine does not answer.
         """
         with engine_asked_to("list the actors' containers"):
             found = self.client.api.containers(all=True, filters={"label": f"{RUN_LABEL}={self.run_id}"})
@@ -174,10 +175,10 @@ class DockerRun:
         """Removes the containers and networks of dead learners with the same name.
 
         Raises:
-            ContainerEngineError: The engine did not do it.
+            ContainerEngineError: The request failed.
         """
         mine = self.labels[NAME_LABEL]
-        with engine_asked_to(f"remove what earlier learners named {mine!r} have left"):
+        with engine_asked_to(f"remove leftovers of earlier learners named {mine!r}"):
             runs = {
                 (found.get("Labels") or {}).get(RUN_LABEL, "")
                 for found in (
@@ -191,16 +192,16 @@ class DockerRun:
                     self._remove_all(run_id)
 
     def remove(self) -> None:
-        """Removes this run's containers and its network; kills containers that still run.
+        """Removes this run's containers and its network; kills running containers.
 
         Raises:
-            ContainerEngineError: The engine did not do it.
+            ContainerEngineError: The request failed.
         """
         with engine_asked_to(f"remove the containers and the network labelled {RUN_LABEL}={self.run_id}"):
             self._remove_all(self.run_id)
 
     def close(self) -> None:
-        """Frees the socket that shows that the learner lives, and closes the client. Idempotent."""
+        """Frees the socket that marks a living learner, and closes the client. Idempotent."""
         if self._life_sign is not None:
             self._life_sign.close()
         self.client.close()
@@ -214,7 +215,7 @@ class DockerRun:
 
 
 def remove_container(client: "DockerClient", container_id: str) -> None:
-    """Removes a container and its anonymous volumes; kills it first if it runs. Does nothing if it does not exist."""
+    """Removes a container, even a running one, and its anonymous volumes. Does nothing if it does not exist."""
     from docker.errors import APIError
 
     try:
@@ -226,7 +227,7 @@ def remove_container(client: "DockerClient", container_id: str) -> None:
 
 
 def _take_life_sign(run_id: str) -> socket.socket | None:
-    """Binds the abstract socket of a run; returns None if its learner lives and has it."""
+    """Binds the abstract socket of a run; returns None if its living learner holds the socket."""
     sign = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         sign.bind(f"\0rollcast-docker-{run_id}")
@@ -248,7 +249,7 @@ def _lives(run_id: str) -> bool:
 def _gateway_of(block: Mapping[str, str]) -> str:
     """Returns the gateway of a network's block of addresses; the block's first address if the engine names none.
 
-    An engine names no gateway for `bridge` until it was started a second time.
+    An engine names no gateway for `bridge` until it is started a second time.
     """
     return block.get("Gateway") or str(ip_network(block["Subnet"], strict=False).network_address + 1)
 

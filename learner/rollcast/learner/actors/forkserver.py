@@ -1,4 +1,4 @@
-"""Starts the process from which local actors are forked. Imports neither torch nor grpc into the learner's process."""
+"""Starts the process from which local actors are forked. Does not import torch or grpc into the learner's process."""
 
 from multiprocessing import forkserver
 
@@ -10,7 +10,7 @@ PRELOAD = ("rollcast.actor.acting.preloaded",)
 
 
 def start_forkserver() -> None:
-    """Starts the forkserver now, so that it imports its modules while the learner imports its own. Idempotent."""
+    """Starts the forkserver, so that it imports its modules while the learner imports other modules. Idempotent."""
     forkserver.set_forkserver_preload(list(PRELOAD))
     with interrupts_held_back(), short_temporary_paths():
         forkserver.ensure_running()

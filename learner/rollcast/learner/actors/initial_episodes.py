@@ -1,4 +1,4 @@
-"""Tells the episodes of a replay buffer's initial policy from those that count for training."""
+"""Separates the episodes of a replay buffer's initial policy from training episodes."""
 
 import math
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 
 
 class InitialEpisodes:
-    """A filter that tells the episodes of a buffer's initial policy from those of training. Used by one thread.
+    """A filter that separates the episodes of a buffer's initial policy from training episodes. Used by one thread.
 
         initial.begin(version)                  # the initial policy was published
         initial_ones, others = initial.split(piece)
-        initial.end(version)                    # the policy that learns was published
+        initial.end(version)                    # the policy in training was published
 
-    An episode belongs to the initial policy if that policy chose any of its actions: the return of a mixed episode says
-    nothing about the policy that learns.
+    An episode belongs to the initial policy if that policy chose any of its actions, because a mixed episode's return
+    says little about the policy in training.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class InitialEpisodes:
         self._running: dict[tuple[str, int], set[int]] = {}
 
     def begin(self, version: int) -> None:
-        """Notes that rollouts of this version and later ones are the initial policy's.
+        """Records that rollouts of this version and later ones belong to the initial policy.
 
         Args:
             version: The version of the initial policy.
@@ -35,10 +35,10 @@ class InitialEpisodes:
         self._first_version, self._end_version = version, math.inf
 
     def end(self, version: int) -> None:
-        """Notes that rollouts of this version and later ones are training's.
+        """Records that rollouts of this version and later ones belong to training.
 
         Args:
-            version: The version of the policy that learns.
+            version: The version of the policy in training.
         """
         self._end_version = version
 
@@ -47,13 +47,13 @@ class InitialEpisodes:
         return self._first_version <= rollout.policy_version < self._end_version
 
     def split(self, piece: RolloutSlice) -> tuple[Sequence[EpisodeStatistics], Sequence[EpisodeStatistics]]:
-        """Splits the episodes that ended in some trajectories.
+        """Splits the episodes that ended in given trajectories.
 
         Args:
-            piece: The trajectories. Each must come once, and those of an actor in the order in which it played them.
+            piece: The trajectories. Pass each trajectory once, in the order in which its actor played.
 
         Returns:
-            The initial policy's episodes, and training's.
+            The episodes of the initial policy, and those of training.
         """
         rollout = piece.rollout
         episodes = [episode for episode in rollout.episodes if piece.start <= episode.env_index < piece.stop]
@@ -83,7 +83,7 @@ class InitialEpisodes:
 
 
 def _steps(rollout: Rollout, b: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], ...]:
-    """Returns which rows of a trajectory are transitions, and which of them end an episode: bool `[T]` each."""
+    """Returns two masks, bool `[T]`: transitions of a trajectory, and transitions that end an episode."""
     ends = rollout.terminated[:, b] | rollout.truncated[:, b]
     valid = np.ones(len(ends), np.bool_) if rollout.valid is None else rollout.valid[:, b]
     return valid, ends

@@ -1,4 +1,4 @@
-"""Fills a replay buffer before training: with demonstrations, or with rollouts of a sampling policy."""
+"""Fills a replay buffer before training with demonstrations, or with rollouts of a sampling policy."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -24,14 +24,14 @@ InitialSampling: TypeAlias = PolicyState | Path | Callable[[], Iterable[Rollout]
 
 
 class InitialFill:
-    """Inserts rollouts into a replay buffer, and keeps the episodes of its first entries apart. Used by one thread.
+    """Fills a replay buffer, and keeps separate statistics of the episodes in its first entries. Used by one thread.
 
     Attributes:
-        statistics: The statistics of demonstrations, and of episodes of which the sampling policy played a part.
+        statistics: The statistics of demonstrations, and of episodes that the sampling policy played at least in part.
 
     Args:
-        actors: The actors that play.
-        policy: The policy that learns; the actors play with another one while the buffer is filled.
+        actors: The actors.
+        policy: The policy in training; the actors use another one while the buffer is filled.
     """
 
     def __init__(self, actors: DistributedActors, policy: TorchPolicy) -> None:
@@ -42,25 +42,25 @@ class InitialFill:
         self.statistics = EpochStatsAggregator()
 
     def restart(self) -> None:
-        """Notes that the actors were started again: their policy versions begin from 1."""
+        """Records that the actors were restarted, so that their policy versions begin from 1."""
         self._episodes = InitialEpisodes()
 
     def fill(self, buffer: ReplayBuffer, sampling: InitialSampling, n_entries: int) -> None:
         """Fills a buffer until it has enough entries, or is full.
 
-        Demonstrations are loaded into an empty buffer only, all of them; if they are too few, the actors play uniformly
-        at random after that.
+        Loads all demonstrations, but only into an empty buffer. If they are too few, the actors then play
+        uniformly at random.
 
         Args:
             buffer: The buffer.
             sampling: The source of the entries.
-            n_entries: The number of entries that are enough.
+            n_entries: The necessary number of entries.
 
         Raises:
-            ConfigurationError: The demonstrations cannot be opened, or there are none.
-            RecordingError: The file of demonstrations is damaged; nothing of it is in the buffer.
-            SpacesMismatchError: It was recorded with other spaces.
-            CollectTimeoutError: No entry came for the actors' `collect_timeout_s`.
+            ConfigurationError: The demonstrations cannot be opened, or are empty.
+            RecordingError: The file of demonstrations is damaged. The buffer has none of them.
+            SpacesMismatchError: The demonstrations were recorded with other spaces.
+            CollectTimeoutError: No entry arrived within the actors' `collect_timeout_s`.
         """
         if isinstance(sampling, Path) or callable(sampling):
             if not buffer.size:
@@ -70,7 +70,7 @@ class InitialFill:
             self._play(buffer, sampling, n_entries)
 
     def insert(self, buffer: ReplayBuffer, piece: RolloutSlice) -> int:
-        """Inserts trajectories, adds their episodes to the right statistics, and returns the number of new entries."""
+        """Inserts trajectories, adds their episodes to the statistics, and returns the number of new entries."""
         rollout = piece.to_rollout()
         n_entries = buffer.insert(rollout)
         self._observe(rollout)
@@ -89,7 +89,7 @@ class InitialFill:
         self.statistics.add_all(load_demonstrations(buffer, rollouts, source=source, observe=self._observe))
 
     def _play(self, buffer: ReplayBuffer, sampling_policy: PolicyState | None, n_entries: int) -> None:
-        """Lets the actors play with the sampling policy, then publishes the policy that learns."""
+        """Makes the actors play with the sampling policy, then publishes the policy in training."""
         learning = self._policy.state_arrays()
         self._actors.broadcast_updated_policy(self._uniform() if sampling_policy is None else sampling_policy)
         self._episodes.begin(self._actors.policy_version)
@@ -98,7 +98,7 @@ class InitialFill:
         self._episodes.end(self._actors.policy_version)
 
     def _uniform(self) -> PolicyState:
-        """Returns the policy's state with uniform exploration, which the policy itself does not keep."""
+        """Returns the policy's state with uniform exploration, without changing the policy."""
         self._policy.set_uniform_exploration(True)
         state = self._policy.state_arrays()
         self._policy.set_uniform_exploration(False)
@@ -108,13 +108,13 @@ class InitialFill:
         progressed = time.monotonic()
         while buffer.size < n_entries and not buffer.is_full:
             piece = self._actors.next_slice(1)
-            # Rollouts that were played before, with the policy that learns, are no part of the initial fill.
+            # Rollouts that were played before, with the policy in training, are not part of the initial fill.
             if self._episodes.is_initial(piece.rollout) and self.insert(buffer, piece):
                 progressed = time.monotonic()
             elif time.monotonic() - progressed > self._actors.collect_timeout_s:
                 raise CollectTimeoutError(
                     f"no entry for {self._actors.collect_timeout_s:g} s: the replay buffer lacks "
-                    f"{n_entries - buffer.size} of {n_entries}, though rollouts come; expected some of the "
+                    f"{n_entries - buffer.size} of {n_entries}, although rollouts arrive; expected rollouts of the "
                     f"sampling policy, version {self._actors.policy_version}; check that workers load new policies, "
                     "and that rollouts have transitions"
                 )

@@ -17,6 +17,7 @@ from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.learner.actors.forkserver import start_forkserver
 from rollcast.learner.actors.supervision import ActorEnd, Supervision
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.joining.activity import ActorFailure
 from rollcast.services.process.interrupts import interrupts_held_back
 from rollcast.services.process.socket_paths import short_temporary_paths
 
@@ -27,10 +28,10 @@ _KILL_TIMEOUT_S = 3.0
 
 
 def multiprocessing_context(start_method: str | None) -> BaseContext:
-    """Returns multiprocessing's context for a start method; None chooses forkserver if there is one, else spawn.
+    """Returns multiprocessing's context for a start method; None: forkserver if available, else spawn.
 
     Raises:
-        ConfigurationError: There is no such method here, or it is fork and CUDA is in use.
+        ConfigurationError: The method is not available here, or it is fork and CUDA is in use.
     """
     available = multiprocessing.get_all_start_methods()
     method = start_method or ("forkserver" if "forkserver" in available else "spawn")
@@ -42,12 +43,12 @@ def multiprocessing_context(start_method: str | None) -> BaseContext:
 
 
 def text_pipe() -> tuple[Connection, Connection]:
-    """Returns the read and the write end of a pipe; the plan of a process may hold the latter."""
+    """Returns the read and the write end of a pipe; the plan of a process may contain the write end."""
     return multiprocessing.Pipe(duplex=False)
 
 
 class _LocalActor:
-    """An actor, with its process while it has one."""
+    """An actor and its present process, if any."""
 
     def __init__(self, plan: LocalActorPlan, context: BaseContext) -> None:
         self.actor_id: Final = plan.actor_id
@@ -79,7 +80,7 @@ class _LocalActor:
         if process is None or process.exitcode is None:
             return None
         assert failures is not None
-        may_recover = True
+        may_recover, failure = True, None
         # Without a report, the process has not come to its work.
         may_be_repeated = process.exitcode == 1
         report = f"exit code {process.exitcode}" if process.exitcode >= 0 else f"signal {-process.exitcode}"
@@ -90,26 +91,27 @@ class _LocalActor:
             )
         try:
             if failures.poll():
-                failure = json.loads(failures.recv_bytes())
-                report = f"{failure['exception_type']}: {failure['message']}\n{failure['traceback']}"
-                may_recover = not failure["is_permanent"]
-                may_be_repeated = failure["exception_type"] == EnvironmentFailedError.__name__
+                told = json.loads(failures.recv_bytes())
+                may_recover = not told.pop("is_permanent")
+                failure = ActorFailure(**told)
+                report = f"{failure.exception_type}: {failure.message}"
+                may_be_repeated = failure.exception_type == EnvironmentFailedError.__name__
         except (EOFError, OSError):
             pass
         failures.close()
         process.close()
         self.process = self._failures = None
-        return ActorEnd(report, may_recover=may_recover, may_be_repeated=may_be_repeated)
+        return ActorEnd(report, may_recover=may_recover, may_be_repeated=may_be_repeated, failure=failure)
 
 
 class LocalProcesses(Supervision):
-    """A fixed set of local actors. Used by one thread, which calls `look_after` now and then.
+    """A fixed set of local actors. Used by one thread, which calls `look_after` repeatedly.
 
     Args:
-        plans: One for each actor.
+        plans: One plan for each actor.
         start_method: See `multiprocessing_context`.
-        max_restarts: The failures in a row of one actor after which it is not started again.
-        on_exit: Called with the actor's name and a report, for every process that ended by itself.
+        max_restarts: The number of consecutive failures after which an actor is not restarted.
+        on_exit: Called with the actor's name and its end for every process that ended unexpectedly.
         has_rollouts: See `Supervision`.
     """
 
@@ -119,7 +121,7 @@ class LocalProcesses(Supervision):
         *,
         start_method: str | None,
         max_restarts: int,
-        on_exit: Callable[[str, str], None],
+        on_exit: Callable[[str, ActorEnd], None],
         has_rollouts: Callable[[], bool] = lambda: True,
     ) -> None:
         context = multiprocessing_context(start_method)
@@ -130,14 +132,14 @@ class LocalProcesses(Supervision):
 
     @property
     def processes(self) -> list[BaseProcess]:
-        """The processes that were started and not found ended yet."""
+        """The started processes whose end is not known yet."""
         return [actor.process for actor in self._actors if actor.process is not None]
 
     def stop(self, timeout_s: float) -> None:
-        """Ends all actors: asks them to end, waits, then kills the rest. Idempotent.
+        """Ends all actors: asks them to end, waits, then kills those that still run. Idempotent.
 
         Args:
-            timeout_s: The seconds that they may take together to end by themselves.
+            timeout_s: The seconds to wait for all actors together.
         """
         for process in self.processes:
             if process.exitcode is None:

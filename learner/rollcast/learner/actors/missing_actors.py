@@ -1,4 +1,4 @@
-"""Waits at the end of training for actors that have just lost their connection, to tell them of it."""
+"""Waits at the end of training for disconnected actors, to tell them that training has ended."""
 
 import logging
 import time
@@ -18,16 +18,16 @@ _LOOK_S: Final = 0.05
 
 
 def await_missing_actors(registry: ActorRegistry, *, may_end: Callable[[], bool]) -> None:
-    """Waits until no actor is missing, up to 7 s; an actor that is away for longer than 30 s is not waited for.
+    """Waits up to 7 s until no actor is missing. Ignores actors that have been away for longer than 30 s.
 
     Args:
         registry: The actors.
-        may_end: Returns True once the wait must end.
+        may_end: Returns True when the wait must end.
     """
     deadline = time.monotonic() + _LINGER_S
     if missing := registry.missing(_MISSING_S):
         logger.info(
-            "training has ended: waiting up to %.0f s for actors that have lost their connection, to tell them: %s",
+            "training has ended: waiting up to %.0f s to tell the disconnected actors: %s",
             _LINGER_S,
             printable(", ".join(missing)),
         )

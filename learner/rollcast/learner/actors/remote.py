@@ -8,16 +8,16 @@ from rollcast.learner.serving.seeds import ActorSeeds
 
 
 class RemoteDistributedActors(ServedDistributedActors):
-    """Actors that join by themselves: it starts none, and they come and go while training runs.
+    """Actors that join by themselves, and may leave and rejoin during training. This class starts no actors.
 
     Args:
-        policy: The policy; its weights are the first version that is published.
+        policy: The policy; its weights are the first published version.
         n_rollout_steps: T.
         batch_size: B, in trajectories.
         queue_out_of_sync_factor: The capacity of the queue, in batches.
-        envs_per_actor: The environments of an actor that was started without a number of its own.
+        envs_per_actor: The number of environments of an actor without its own setting.
         seed: The seed from which the actors' seeds derive.
-        serving: How the actors are served; its `addresses` are where they dial in.
+        serving: The serving options; actors dial in at their `addresses`.
 
     Raises:
         ConfigurationError: See `ServedDistributedActors`.
@@ -48,7 +48,7 @@ class RemoteDistributedActors(ServedDistributedActors):
         )
 
     def stop(self) -> None:
-        """See `ServedDistributedActors.stop`. First tells actors that have lost their connection of the end.
+        """See `ServedDistributedActors.stop`. First tells disconnected actors that training has ended.
 
         Actors in backoff would otherwise retry until their own timeout.
         """
@@ -59,9 +59,9 @@ class RemoteDistributedActors(ServedDistributedActors):
 
     @property
     def leaves_waiting(self) -> bool:
-        """True once `leave_waiting` was called."""
+        """True after `leave_waiting`."""
         return self._training_goes_on
 
     def leave_waiting(self) -> None:
-        """Lets `stop` break the streams with UNAVAILABLE instead of ending them: the actors reconnect with backoff."""
+        """Makes `stop` break the streams with UNAVAILABLE, so that actors reconnect with backoff."""
         self._training_goes_on = True

@@ -1,4 +1,4 @@
-"""Actors that play in turn in the trainer's own thread: for debugging, and for bit-identical runs."""
+"""Actors that play in turn in the trainer's thread: for debugging, and for bit-identical runs."""
 
 import contextlib
 import logging
@@ -36,7 +36,7 @@ def _name(slot: int) -> str:
 
 @contextlib.contextmanager
 def _naming(slot: int) -> Iterator[None]:
-    """Puts the actor's name into the error with which it fails, as for actors in other processes."""
+    """Adds the actor's name to its error, as for actors in other processes."""
     try:
         yield
     except ActorFailedError as error:
@@ -45,7 +45,7 @@ def _naming(slot: int) -> Iterator[None]:
 
 
 class SequentialDistributedActors(DistributedActors):
-    """Actors that play a rollout each, in turn, whenever trajectories are missing; the same seeds are bit-identical.
+    """Actors that play one rollout each, in turn, when trajectories are missing. Equal seeds give bit-identical runs.
 
     Args:
         env_factory: Makes one environment.
@@ -56,13 +56,12 @@ class SequentialDistributedActors(DistributedActors):
         actor_env_seeds: One seed per actor for its environments; None derives them from `seed`.
         actor_agent_seeds: One seed per actor for its sampling of actions; None derives them from `seed`.
         envs_per_actor: The environments that each actor steps at once.
-        seed: The seed from which all seeds derive that are not given.
-        evaluation: The episodes that are played with each policy that is to be evaluated, in this thread, too; None:
-            no policy is evaluated.
-        deterministic: True: the same bits as those of other kinds of deterministic actors.
+        seed: The seed from which missing seeds are derived.
+        evaluation: The evaluation of each due policy, also played in this thread; None: no policy is evaluated.
+        deterministic: True: bit-identical to other kinds of deterministic actors.
 
     Raises:
-        ConfigurationError: A number or the seeds cannot be right.
+        ConfigurationError: A number or the seeds are invalid.
     """
 
     resumes_in_step = True
@@ -107,7 +106,7 @@ class SequentialDistributedActors(DistributedActors):
         self._make_workers()
 
     def state(self) -> dict[str, Any]:
-        """See `DistributedActors.state`; a resumed run begins with the incarnation that `renew` would begin."""
+        """See `DistributedActors.state`; a resumed run begins with the next incarnation, like `renew`."""
         return super().state() | {"incarnation": self._incarnation + 1}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -117,9 +116,9 @@ class SequentialDistributedActors(DistributedActors):
         self._incarnation = state["incarnation"]
 
     def renew(self) -> bool:
-        """Makes all environments again, with other seeds, as a resumed run does: environments cannot be saved.
+        """Remakes all environments with other seeds, like a resumed run, because environments cannot be saved.
 
-        Drops the trajectories that were not collected yet; episodes that have not ended do not count.
+        Drops trajectories that are not collected yet. Unfinished episodes do not count.
         """
         if not self._workers:
             return False
@@ -172,14 +171,14 @@ class SequentialDistributedActors(DistributedActors):
 
     @property
     def evaluators(self) -> EvaluatorsInfo:
-        """This thread is the evaluator, if there is one."""
+        """One evaluator, this thread, if an evaluation is planned; otherwise none."""
         return EvaluatorsInfo(n_alive=int(self._evaluation is not None), last_error=self._evaluation_error)
 
     def evaluate_newest(self, env_steps: int, opponents: Mapping[int, PolicyState] = MappingProxyType({})) -> None:
-        """Plays the episodes of the evaluation now, in an environment of its own, and keeps the result.
+        """Plays the evaluation's episodes now, in a separate environment, and keeps the result.
 
         Raises:
-            CollectInterruptedError: Training is to end.
+            CollectInterruptedError: Training must end.
         """
         plan = self._evaluation
         if plan is None:
@@ -227,31 +226,31 @@ class SequentialDistributedActors(DistributedActors):
 
     @property
     def policy_version(self) -> int:
-        """The newest version that was published."""
+        """The newest published version."""
         return self._version
 
     @property
     def queue_size(self) -> int:
-        """The trajectories of the last rollout that the last batch did not need."""
+        """The number of trajectories of the last rollout that the last batch did not need."""
         return sum(piece.n_trajectories for piece in self._queue)
 
     @property
     def queue_capacity(self) -> int:
-        """The trajectories of one rollout: nothing is played ahead."""
+        """The number of trajectories in one rollout: no rollout is played ahead."""
         return self._envs_per_actor
 
     @property
     def n_actors_alive(self) -> int:
-        """The number of actors, once started."""
+        """The number of actors, after `start`."""
         return len(self._workers)
 
     @property
     def dropped_episodes(self) -> int:
-        """The episodes that were dropped because their environment raised."""
+        """The number of episodes that were dropped because their environment raised."""
         return self._dropped_before + sum(worker.dropped_episodes for worker, _ in self._workers)
 
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
-        """Takes from the rest of the last rollout; nothing is played ahead."""
+        """Takes the rest of the last rollout; no rollout is played ahead."""
         return self.next_slice(max_trajectories) if self._queue else None
 
     def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:

@@ -1,6 +1,7 @@
 """Actors behind the learner's gRPC server: the common part of local processes, containers and remote actors."""
 
 import dataclasses
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.base import DistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.actors.status_only_control import StatusOnlyControl
+from rollcast.learner.actors.supervision import ActorEnd
 from rollcast.learner.batching.assembly import AssembledBatch
 from rollcast.learner.batching.batcher import N_SLOTS
 from rollcast.learner.batching.collector import LOOK_S, RolloutCollector
@@ -34,35 +36,37 @@ from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo
 
+logger = logging.getLogger(__name__)
+
 # The time in which streams may end by themselves when the server stops.
 _GRACE_S = 1.0
 
 
 class ServedDistributedActors(DistributedActors):
-    """Actors that are served `RolloutService`, `PolicyService` and `LearnerService`.
+    """Actors that use `RolloutService`, `PolicyService` and `LearnerService`.
 
-    Staleness: at most `ceil(batch_size * queue_out_of_sync_factor)` trajectories are queued or promised room, besides
-    those that the learner lacks for its batch while it waits. Beyond that, each actor has at most one rollout under
-    way. With `bounded_staleness`, no actor starts a rollout with a policy older than the newest when its credit was
-    given. Between actors of equal speed no rollout is then more than `ceil(queue_out_of_sync_factor + n_actors *
+    Staleness: at most `ceil(batch_size * queue_out_of_sync_factor)` trajectories are queued or covered by credit, in
+    addition to those that a waiting learner lacks for its batch. Beyond that, each actor has at most one rollout in
+    transit. With `bounded_staleness`, no actor starts a rollout with a policy older than the newest one at the time of
+    its credit. With actors of equal speed, no rollout is then more than `ceil(queue_out_of_sync_factor + n_actors *
     envs_per_actor / batch_size)` updates old. Faster actors overtake a slow one while it plays: `max_policy_lag` drops
-    rollouts that become too old by that.
+    rollouts that become too old.
 
     Args:
-        env_factory: Makes one environment; None if the actors bring their own.
-        policy: The policy; its weights are the first version that is published.
+        env_factory: Makes one environment; None if the actors make their own.
+        policy: The policy; its weights are the first published version.
         n_rollout_steps: T.
-        n_actors: The actors to start; 0 if they dial in by themselves.
+        n_actors: The number of actors to start; 0 if actors dial in.
         batch_size: B, in trajectories.
         queue_out_of_sync_factor: The capacity of the queue, in batches.
-        envs_per_actor: The environments of an actor that leaves their number to the learner.
+        envs_per_actor: The number of environments of an actor without its own setting.
         seeds: The seeds of all actors.
-        serving: How the actors are served.
-        bounded_staleness: The kind's own default, for options that do not say.
-        actor_names: The names of the actors that are started here, by slot.
+        serving: The serving options.
+        bounded_staleness: The kind's default, for options that leave it open.
+        actor_names: The names of local actors, by slot.
 
     Raises:
-        ConfigurationError: A number is out of its range, or `deterministic` is not possible with these numbers.
+        ConfigurationError: A number is out of range, or `deterministic` is not possible with these numbers.
     """
 
     def __init__(
@@ -102,13 +106,13 @@ class ServedDistributedActors(DistributedActors):
         )
         self._queue = RolloutQueue(self._capacity)
         self._stale = StaleTrajectories(0 if serving.on_policy else serving.max_policy_lag)
-        # Kept after `stop`, so that the last policy version and the list of actors can still be asked for.
+        # Kept after `stop`, so that the last policy version and the list of actors stay readable.
         self._server: ActorServer | None = None
         self._next_look = 0.0
         # From the checkpoint that is resumed: its actors, and what it has of the log; None: it has nothing of one.
         self._actors_before: Mapping[str, Mapping[str, Any]] = {}
         self._log_before: Mapping[str, Any] | None = None
-        # True if this run has rollouts by versions above the newest: they are from before its learner was killed.
+        # True if this run has rollouts by versions above the newest: they come from before the learner was killed.
         self._keeps_newer = False
         self._taking = self._take_from(Arrivals(self._queue))
         # A plain flag, so that a signal handler may set it: decides what `stop` tells the actors.
@@ -116,7 +120,7 @@ class ServedDistributedActors(DistributedActors):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses it listens at, once started, with the ports that were found for port 0; not `local_address`."""
+        """The addresses after `start`, with the actual ports in place of port 0, without `local_address`."""
         served = self._server.addresses if self._server is not None else ()
         return tuple(address for address in served if address != self._serving.local_address)
 
@@ -125,21 +129,21 @@ class ServedDistributedActors(DistributedActors):
 
         Raises:
             AddressInUseError: Another process serves one of the addresses.
-            ConfigurationError: An address cannot be had, or is open to other machines without TLS and that was not
-                asked for; or the write-ahead log cannot be read.
-            InvalidSpaceError: A space is above a limit, or cannot be sent.
-            LimitExceededError: The rollouts of the actors that are started here are above `max_rollout_bytes`.
+            ConfigurationError: An address cannot be bound, or is open to other machines without TLS and without
+                permission. The write-ahead log cannot be read.
+            InvalidSpaceError: A space exceeds a limit, or cannot be sent.
+            LimitExceededError: The rollouts of local actors exceed `max_rollout_bytes`.
         """
         self._serve(self._endpoints())
 
     def _endpoints(self) -> list[Endpoint]:
-        """Returns the endpoints that the options ask for."""
+        """Returns the endpoints according to the options."""
         own = self._serving
         local = [] if own.local_address is None else [Endpoint(own.local_address, own.security)]
         return [*local, *(Endpoint(address, own.security, own.announcement) for address in own.addresses)]
 
     def _serve(self, endpoints: Sequence[Endpoint]) -> None:
-        """Begins to serve at the endpoints. Does nothing when started already."""
+        """Begins to serve at the endpoints. Does nothing after the first call."""
         if self._is_serving:
             return
         check_sizes(self.policy, self._work, self._limits, starts_actors=self.n_actors > 0)
@@ -153,7 +157,7 @@ class ServedDistributedActors(DistributedActors):
             self._work,
             self._destination(),
             limits=self._limits,
-            # With a rollout that would be stale from its start an actor could go on for ever.
+            # Otherwise an actor with a rollout that is stale from its start would continue forever.
             credit_lag=0 if self._bounded_staleness else self._serving.max_policy_lag,
             in_step=bool(self._n_in_step),
             rounds=Rounds(self.batch_size) if self._serving.on_policy and not self._n_in_step else None,
@@ -189,7 +193,7 @@ class ServedDistributedActors(DistributedActors):
         self._started().replace(piece.rollout, n_trajectories)
 
     def _recover(self, durable: DurableRollouts) -> None:
-        """Opens the log, and finds the rollouts that a killed learner had acknowledged; training takes them first."""
+        """Opens the log, and finds acknowledged rollouts of a killed learner, which training takes first."""
         header = RecordingHeader(
             spaces=self.policy.spaces,
             n_rollout_steps=self.n_rollout_steps,
@@ -199,7 +203,7 @@ class ServedDistributedActors(DistributedActors):
         )
         inventory = durable.open(header, self._log_before)
         self._actors_before = inventory.actors(self._actors_before)
-        # The killed learner may have published versions that no checkpoint has: their rollouts are from before, too.
+        # The killed learner may have published versions that no checkpoint has: rollouts by them are recovered, too.
         self._versions_before = max(self._versions_before, inventory.policy_version)
         self._keeps_newer = self._versions_before > 0
 
@@ -216,7 +220,7 @@ class ServedDistributedActors(DistributedActors):
         return self._server is not None and self._server.is_open
 
     def stop(self) -> None:
-        """Stops serving. Tells the actors that training has ended, or to come back later after `leave_waiting`."""
+        """Stops serving. Tells the actors that training has ended, or, after `leave_waiting`, to reconnect."""
         if self._server is None or not self._server.is_open:
             return
         self._taking.end()
@@ -229,7 +233,7 @@ class ServedDistributedActors(DistributedActors):
         """See `DistributedActors.end_training`.
 
         Raises:
-            RollcastError: The last policy cannot be published: training has diverged.
+            RollcastError: The last policy cannot be published, because training has diverged.
         """
         server = self._started()
         server.publisher.settle()
@@ -240,7 +244,7 @@ class ServedDistributedActors(DistributedActors):
         return self._server
 
     def state(self) -> dict[str, Any]:
-        """See `DistributedActors.state`; of each actor: its process, and the last rollout that was taken."""
+        """See `DistributedActors.state`; contains each actor's process, and its last rollout that training took."""
         state = super().state() | {"actors": self._server.registry.state() if self._server is not None else {}}
         log = self._serving.durable.state() if self._serving.durable is not None else None
         return state if log is None else state | {"log": log}
@@ -250,7 +254,7 @@ class ServedDistributedActors(DistributedActors):
         super().load_state(state)
         self._actors_before = state["actors"]
         for name in self._actors_before:
-            # Before any rank serves: an actor that comes back first at another rank is sent here.
+            # Before any rank serves: an actor that reconnects first at another rank is sent here.
             self._serving.assignment.took(name)
         self._log_before = state.get("log")
         if self._log_before is not None:
@@ -262,19 +266,19 @@ class ServedDistributedActors(DistributedActors):
             self._serving.durable.covered(pieces)
 
     def saved(self, state: Mapping[str, Any]) -> None:
-        """See `DistributedActors.saved`; removes from the log what the checkpoint has."""
+        """See `DistributedActors.saved`; removes the checkpoint's rollouts from the log."""
         if self._serving.durable is not None and "log" in state:
             self._serving.durable.saved(state["log"])
 
     def metrics(self) -> dict[str, float]:
-        """See `DistributedActors.metrics`; with those of the log."""
+        """See `DistributedActors.metrics`; includes metrics of the log."""
         return super().metrics() | (self._serving.durable.metrics() if self._serving.durable is not None else {})
 
     def broadcast_updated_policy(self, state_dict: PolicyState) -> None:
-        """Publishes the next version: a thread encodes it once, and wakes the actors that wait for it.
+        """Publishes the next version: a thread encodes it once, and wakes the waiting actors.
 
         Raises:
-            RollcastError: The version before could not be published: training has diverged.
+            RollcastError: The previous version could not be published, because training has diverged.
         """
         self._started().publish(state_dict, self.progress)
 
@@ -285,7 +289,7 @@ class ServedDistributedActors(DistributedActors):
         return EvaluatorsInfo() if evaluations is None else evaluations.info(n_local=self._n_local_evaluators())
 
     def _n_local_evaluators(self) -> int:
-        """Returns the number of evaluators that run on this machine."""
+        """Returns the number of evaluators on this machine."""
         return 0
 
     def evaluate_newest(self, env_steps: int, opponents: Mapping[int, PolicyState] = MappingProxyType({})) -> None:
@@ -299,22 +303,22 @@ class ServedDistributedActors(DistributedActors):
 
     @property
     def policy_version(self) -> int:
-        """The newest version that was published."""
+        """The newest published version."""
         return self._server.publisher.version if self._server is not None else self._versions_before
 
     @property
     def queue_size(self) -> int:
-        """The trajectories that wait to be collected."""
+        """The number of trajectories that wait for collection."""
         return self._queue.size
 
     @property
     def queue_capacity(self) -> int:
-        """The trajectories that may wait before the actors have to; 0 with a `destination`, for then none wait."""
+        """The largest number of waiting trajectories; 0 with a `destination`. At this number, actors wait."""
         return self._capacity if self._serving.destination is None else 0
 
     @property
     def n_actors_alive(self) -> int:
-        """The actors with an open stream."""
+        """The number of actors with an open stream."""
         return self._server.registry.n_alive() if self._server is not None else 0
 
     @property
@@ -324,27 +328,27 @@ class ServedDistributedActors(DistributedActors):
 
     @property
     def n_rollouts(self) -> int:
-        """The rollouts that were accepted."""
+        """The number of accepted rollouts."""
         return self._server.registry.n_rollouts if self._server is not None else 0
 
     @property
     def stale_trajectories(self) -> int:
-        """The trajectories that were dropped: older than `max_policy_lag` allows, or played for an earlier learner."""
+        """The number of dropped trajectories: older than `max_policy_lag` allows, or played for an earlier learner."""
         return self._stale.count
 
     @property
     def duplicate_rollouts(self) -> int:
-        """The rollouts that came again after a reconnect, and were dropped."""
+        """The number of rollouts that arrived again after a reconnect and were dropped."""
         return self._server.intake.duplicate_rollouts if self._server is not None else 0
 
     @property
     def rejected_rollouts(self) -> int:
-        """The rollouts that were refused because they did not fit."""
+        """The number of rollouts that were refused as invalid."""
         return self._server.intake.rejected_rollouts if self._server is not None else 0
 
     @property
     def dropped_episodes(self) -> int:
-        """The episodes that actors dropped because their environment raised."""
+        """The number of episodes that actors dropped because their environment raised."""
         return self._server.registry.n_dropped_episodes if self._server is not None else 0
 
     def describe(self, *, algorithm: str, batch_size: int) -> LearnerDescription:
@@ -354,13 +358,13 @@ class ServedDistributedActors(DistributedActors):
         return self._server.intake.describe(algorithm=algorithm, batch_size=batch_size)
 
     def poll_slice(self, max_trajectories: int) -> RolloutSlice | None:
-        """Takes trajectories from the queue if there are any; now and then looks after the actors."""
+        """Takes trajectories from the queue if there are any; checks the actors from time to time."""
         with self._taking.turn():
             self._look_after_in_time()
             return self._taking.get(max_trajectories, 0.0)
 
     def next_slice(self, max_trajectories: int, *, enough: int = 1) -> RolloutSlice:
-        """Waits for trajectories; `waiting` says for which actors."""
+        """Waits for trajectories; `waiting` names the missing actors."""
         with self._taking.turn():
             return self.poll_slice(max_trajectories) or self._taking.wait(
                 max_trajectories,
@@ -373,17 +377,17 @@ class ServedDistributedActors(DistributedActors):
             )
 
     def explain_wait(self) -> str:
-        """Returns which actors the learner waits for, and what to do about it."""
+        """Returns the actors for which the learner waits, and advice."""
         durable = self._serving.durable
         if durable is not None and (problem := durable.problem()):
             return problem
         return explain_wait(self.actor_infos, self.addresses, n_in_step=self._n_in_step)
 
     def _assemble(self, learner_device: str) -> AssembledBatch:
-        """Assembles the next batch, or takes the one that was assembled while the trainer was away."""
+        """Assembles the next batch, or takes one that was assembled ahead."""
         if self._assembly is None:
             copier = make_copier(learner_device)
-            # One slot more, so that a batch is valid as long as if none were assembled ahead.
+            # One more slot, so that a batch stays valid as long as without assembling ahead.
             is_ahead = self._serving.assembles_ahead(copier, n_substeps=len(self.policy.spaces))
             self._assembly = self._make_assembly(copier, n_slots=N_SLOTS + is_ahead)
             if is_ahead:
@@ -393,7 +397,7 @@ class ServedDistributedActors(DistributedActors):
             return self._taking.take_ahead() or self._fill(self._assembly)
 
     def _look_after_in_time(self) -> None:
-        # Also if the trainer never waits: else a dead actor would stay dead.
+        # Also if the trainer never waits: otherwise a dead actor would stay dead.
         if time.monotonic() >= self._next_look:
             self._look_after()
 
@@ -406,13 +410,15 @@ class ServedDistributedActors(DistributedActors):
         self._look_after_actors()
 
     def _look_after_actors(self) -> None:
-        """Restarts actors that have ended, for kinds that start them.
+        """Restarts ended actors, for kinds that start them.
 
         Raises:
-            ActorFailedError: An actor failed, and is not started again.
+            ActorFailedError: An actor failed, and will not be restarted.
         """
 
-    def _note_exit(self, actor_id: str, report: str) -> None:
-        """Notes that an actor that was started here has ended, even if its stream looks alive."""
+    def _note_exit(self, actor_id: str, end: ActorEnd) -> None:
+        """Records that a local actor has ended, even if its stream looks alive."""
         if self._server is not None:
-            self._server.registry.lost(actor_id, report.splitlines()[0])
+            told = self._server.registry.lost(actor_id, end.report.splitlines()[0], end.failure)
+            if told is not None:
+                logger.error("actor %s failed:%s", actor_id, told)

@@ -1,4 +1,4 @@
-"""The options that all kinds of served actors share: local processes, containers, and actors that dial in."""
+"""The options of all kinds of served actors: local processes, containers, and actors that dial in."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,39 +19,38 @@ from rollcast.services.status.service import LearnerControl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
-    """The options with which actors are served, and the destination of their rollouts.
+    """The options for serving actors, and the destination of their rollouts.
 
     Attributes:
-        addresses: The addresses to listen at: `host:port` (port 0: any free one) or `unix:/path`. Local processes and
-            containers have one more of their own; these are for the control API and for actors from elsewhere.
-        local_address: A further address, `unix:/path`, for processes that are started here: a dashboard, or ingest
-            processes; None: none.
-        max_actors: The actors that may be alive at once. Actors that are started here count, and always have room.
-        max_policy_lag: Trajectories that are more versions old are dropped and counted, and the log warns of them;
+        addresses: The addresses to listen at: `host:port` (port 0: any free one) or `unix:/path`. They serve the
+            control API and actors on other machines. Local processes and containers use a further address.
+        local_address: An additional address, `unix:/path`, for local processes such as a dashboard or ingest processes;
+            None adds no address.
+        max_actors: The largest number of living actors. Local actors count, and may always join.
+        max_policy_lag: The age limit of trajectories in versions. Older trajectories are dropped, counted and logged;
             None drops none.
         bounded_staleness: True: actors wait for the newest policy before they start a rollout. False: they start with
-            the policy they have, which pays if policies take long to arrive. None: True for actors that are started
-            here, False for actors that dial in.
-        on_policy: True: actors play each batch with the policy of the update before it, and wait while the learner
-            learns from it. Nothing is played ahead, and older trajectories are dropped: `max_policy_lag` and
-            `bounded_staleness` have no effect.
-        deterministic: True: actors play one rollout per update, in step, and a batch has the rollouts in the order of
-            the actors' slots. The same seeds then give the same policies, whichever actor is faster. `batch_size` must
-            be a multiple of the trajectories of one actor.
-        control: Answers `LearnerService`; None: calls for the status are answered, and calls that steer are refused.
+            their present policy, which helps if policies take long to arrive. None: True for local actors, False for
+            actors that dial in.
+        on_policy: True: actors play each batch with the previous update's policy, and wait while the learner updates.
+            No rollout is played ahead, and older trajectories are dropped. `max_policy_lag` and `bounded_staleness`
+            have no effect.
+        deterministic: True: actors play one rollout per update, in step, and a batch has the rollouts in slot order.
+            The same seeds then give the same policies, regardless of the actors' speeds. `batch_size` must be a
+            multiple of the trajectories of one actor.
+        control: Answers `LearnerService`; None: status calls are answered, and control calls refused.
         history: Answers `HistoryService`; None: it is not served.
-        run_history: Records the actors' work, for `history`. None: no record, and actors do not report their time.
+        run_history: Records the actors' activity, for `history`. None: no record, and actors do not report their time.
         security: The TLS and the tokens that clients need at `addresses`.
-        collect_timeout_s: The seconds that `collect_outputs` waits for a batch before it gives up.
-        limits: The limits on clients; `max_actors` above replaces theirs.
+        collect_timeout_s: The longest wait of `collect_outputs`, in seconds.
+        limits: The limits for clients; `max_actors` above overrides `limits.max_actors`.
         replay: The replay buffers that `ReplayService` serves, by substep key; None serves none.
-        assemble_ahead: True: a thread assembles the next batch while the trainer learns from the last one. Without
-            effect with `on_policy` or `deterministic`, where no rollout arrives during an update. None: True unless the
-            learner computes on the CPU, where it brings no speed-up.
-        destination: Takes the rollouts instead of the queue from which they are collected; None for the queue.
+        assemble_ahead: True: a thread assembles the next batch while the trainer updates. It has no effect with
+            `on_policy` or `deterministic`, where no rollout arrives during an update. None: True unless the learner
+            computes on the CPU, where it brings no speed-up.
+        destination: Takes the rollouts instead of the queue; None: the queue.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
-        announcement: The file in which the server writes its address for other machines; None: none. For one address
-            only.
+        announcement: A file that tells other machines the server's address; None: no file. For one address only.
         evaluations: Sends work to evaluators and takes their reports. Local processes then include an evaluator. None:
             the learner evaluates no policy, and refuses evaluators.
         assignment: Assigns actors to the learners of the run, if it has several, or to ingest processes.
@@ -79,13 +78,13 @@ class ServingOptions:
     assignment: ActorAssignment = ONE_LEARNER
 
     def assembles_ahead(self, copier: Copier, *, n_substeps: int) -> bool:
-        """Returns whether the next batch is assembled while the trainer learns from the last one.
+        """Returns whether the next batch is assembled while the trainer updates.
 
         Args:
             copier: Copies the batches to the learner's device.
-            n_substeps: The substeps of the environment, each of which has batches of its own.
+            n_substeps: The number of substeps, which have separate batches.
         """
-        # In step, and in rounds, nothing comes before the next policy; and what becomes too old cannot be taken out of
+        # In step, and in rounds, no rollout arrives before the next policy. Stale trajectories cannot be removed from
         # several batches.
         is_limited = self.max_policy_lag is not None and n_substeps > 1
         is_wanted = not copier.shares_memory if self.assemble_ahead is None else self.assemble_ahead

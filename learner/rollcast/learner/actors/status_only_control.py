@@ -1,4 +1,4 @@
-"""Answers `LearnerService` for actors without a trainer, whose user calls `collect_outputs`."""
+"""Answers `LearnerService` for actors without a trainer: the user's program calls `collect_outputs`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,20 +12,20 @@ from rollcast.services.status.status import ActorInfo, LearnerStatus
 
 
 class ReportedActors(Protocol):
-    """Actors that can report how they stand. Called from many threads."""
+    """Actors that can report their status. Called from many threads."""
 
     @property
     def actor_infos(self) -> Sequence[ActorInfo]:
         """Every actor that has ever joined, by slot."""
 
     def status(self) -> LearnerStatus:
-        """Returns how the actors stand."""
+        """Returns the status of the actors."""
 
     def describe(self, *, algorithm: str, batch_size: int) -> LearnerDescription:
         """Describes the algorithm, the spaces and the work.
 
         Raises:
-            NotReadyError: The actors are not served now.
+            NotReadyError: The learner does not serve actors at the moment.
         """
 
     def interrupt(self) -> None:
@@ -33,12 +33,12 @@ class ReportedActors(Protocol):
 
 
 class StatusOnlyControl:
-    """Reports how the actors stand, and refuses to steer: a `rollcast.services.status.service.LearnerControl`.
+    """Reports the status of the actors, and refuses control calls: a `rollcast.services.status.service.LearnerControl`.
 
     Args:
         actors: The actors.
-        batch_size: B, of the batches that are collected from them; 0 if none are.
-        replay: The replay buffers that are served, by substep key; None if none are.
+        batch_size: B of collected batches; 0: no batches.
+        replay: The served replay buffers, by substep key; None: no buffers.
     """
 
     def __init__(self, actors: ReportedActors, *, batch_size: int, replay: Mapping[str, ReplaySource] | None) -> None:
@@ -47,7 +47,7 @@ class StatusOnlyControl:
         self._replay = replay
 
     def describe(self) -> LearnerDescription:
-        """Describes the actors' side. The algorithm is unknown: it runs in the user's own loop."""
+        """Describes the actors' side. The algorithm is unknown, because it runs in the user's own loop."""
         return self._actors.describe(algorithm="", batch_size=self._batch_size)
 
     def status(self) -> LearnerStatus:
@@ -81,4 +81,6 @@ class StatusOnlyControl:
 
     @staticmethod
     def _refuse(what: str) -> NoReturn:
-        raise RefusedError(f"cannot {what}: no trainer runs these actors; their own program decides when to update")
+        raise RefusedError(
+            f"cannot {what}: no trainer runs these actors; the program that runs them decides when to update"
+        )

@@ -1,4 +1,4 @@
-"""Actors as processes on this machine, over a unix socket: the same path as from another machine."""
+"""Actors as local processes. They use the protocol of actors on other machines, over a unix socket."""
 
 import dataclasses
 import logging
@@ -14,6 +14,7 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.local_processes import LocalProcesses
 from rollcast.learner.actors.served import ServedDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
+from rollcast.learner.actors.supervision import ActorEnd
 from rollcast.learner.serving.evaluations import Evaluations
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.server import Endpoint
@@ -24,36 +25,36 @@ from rollcast.services.process.socket_paths import short_temporary_paths
 logger = logging.getLogger(__name__)
 
 _EVALUATOR: Final = "evaluator"
-# An evaluator that fails so often in a row is not started again: nothing waits for it.
+# An evaluator that fails this many times in a row is not restarted: training does not wait for it.
 _MAX_EVALUATOR_RESTARTS: Final = 10
 # The time in which the actors may end by themselves.
 _STOP_TIMEOUT_S = 3.0
 
 
 class SubprocDistributedActors(ServedDistributedActors):
-    """Actors in `n_actors` local processes; it restarts a process that dies, and no thread waits for one for ever.
+    """Actors in `n_actors` local processes. A dead process is restarted, and no thread waits forever for a process.
 
     Args:
-        env_factory: Makes one environment; a function or class at the top of a module, because it goes to a process.
+        env_factory: Makes one environment; a function or class at module level, because it is sent to a process.
         policy: The policy to sample actions from.
         n_rollout_steps: T.
         n_actors: The number of processes.
         batch_size: B, in trajectories.
-        queue_out_of_sync_factor: The capacity of the queue, in batches. Between actors of equal speed no rollout is
-            then more than `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)` updates old.
-        start_method: One of `multiprocessing.get_all_start_methods()`; None: forkserver if there is one, else spawn.
+        queue_out_of_sync_factor: The capacity of the queue, in batches. With actors of equal speed, no rollout is then
+            more than `ceil(queue_out_of_sync_factor + n_actors * envs_per_actor / batch_size)` updates old.
+        start_method: One of `multiprocessing.get_all_start_methods()`; None: forkserver if available, else spawn.
         actor_env_seeds: One seed per actor for its environments; None derives them from `seed`.
         actor_agent_seeds: One seed per actor for its sampling of actions; None derives them from `seed`.
         envs_per_actor: The environments that each process steps at once.
-        seed: The seed from which all seeds derive that are not given.
-        serving: How the actors are served; its `addresses` come besides the unix socket.
-        on_actor_failure: Start the actor again, or fail.
-        max_restarts: The failures in a row of one actor after which the run fails.
-        step_timeout_s: The seconds that a step of the environments may take before its actor has failed.
+        seed: The seed from which missing seeds are derived.
+        serving: The serving options; their `addresses` are used in addition to the unix socket.
+        on_actor_failure: Whether a failed actor is restarted, or ends the run.
+        max_restarts: The number of consecutive failures of one actor after which the run fails.
+        step_timeout_s: The longest step of the environments, in seconds; after that, the actor counts as failed.
         log_level: The level at which actors log to stderr.
 
     Raises:
-        ConfigurationError: A number, the seeds or the start method cannot be right.
+        ConfigurationError: A number, the seeds or the start method are invalid.
     """
 
     def __init__(
@@ -128,9 +129,8 @@ class SubprocDistributedActors(ServedDistributedActors):
             raise
 
     def _make_evaluator(self, address: str, evaluations: Evaluations) -> LocalProcesses:
-        def note_exit(name: str, report: str) -> None:
-            del name
-            evaluations.note_failure(report.splitlines()[0])
+        def note_exit(name: str, end: ActorEnd) -> None:
+            evaluations.note_exit(name, end.report.splitlines()[0], end.failure)
 
         return LocalProcesses(
             [dataclasses.replace(self._plan(_EVALUATOR, address), n_envs=1, role=ActorRole.EVALUATE)],
@@ -152,7 +152,7 @@ class SubprocDistributedActors(ServedDistributedActors):
         )
 
     def stop(self) -> None:
-        """Ends the processes and the server; leaves no process, thread, socket or file behind."""
+        """Ends the processes and the server; removes all processes, threads, sockets and files."""
         try:
             super().stop()
         finally:

@@ -1,4 +1,4 @@
-"""Decides what follows when an actor that was started here ends: a restart with backoff, or the end of the run."""
+"""Reacts to the end of a local actor: restarts it with backoff, or ends the run."""
 
 import logging
 import math
@@ -9,11 +9,14 @@ from typing import Protocol
 
 from rollcast.actor.connection.backoff import backoff_delays
 from rollcast.services.errors import ActorFailedError
+from rollcast.services.joining.activity import ActorFailure
 
 logger = logging.getLogger(__name__)
 
-# An actor that ran for so long has recovered: its failures are counted from the first again.
+# An actor that has run this long has recovered: its failures are counted from the first again.
 _RECOVERED_S = 60.0
+# Before the first rollout, all actors may have the same error. Each restart then waits this long for the others' ends.
+_OTHERS_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,28 +24,30 @@ class ActorEnd:
     """The end of an actor.
 
     Attributes:
-        report: A report for people; its first line is a summary.
+        report: The description of the end; its first line is a summary.
         may_recover: True if a restart can help.
-        may_be_repeated: True if the next one probably ends so, too: the environment raised, or no process can begin.
+        may_be_repeated: True if a restart would probably fail, too: the environment raised, or no process can begin.
+        failure: The exception that ended it, if it reported one. `report` does not repeat its traceback.
     """
 
     report: str
     may_recover: bool = True
     may_be_repeated: bool = False
+    failure: ActorFailure | None = None
 
 
 class SupervisedActor(Protocol):
-    """An actor that can be started any number of times."""
+    """An actor that can be started many times."""
 
     @property
     def actor_id(self) -> str:
-        """The actor's name, which every restart keeps."""
+        """The actor's name, which is the same after a restart."""
 
     def launch(self) -> None:
         """Starts the actor."""
 
     def take_end(self) -> ActorEnd | None:
-        """Returns None while the actor runs. Once it has ended, frees its resources and returns its end."""
+        """Returns None while the actor runs. After its end, frees its resources and returns the end."""
 
 
 @dataclass(slots=True)
@@ -61,13 +66,13 @@ class _Watched:
 
 
 class Supervision:
-    """A watch over a fixed set of actors. Used by one thread, which calls `look_after` now and then.
+    """A watch over a fixed set of actors. Used by one thread, which calls `look_after` repeatedly.
 
     Args:
-        actors: The actors, not started.
-        max_restarts: The failures in a row of one actor after which it is not started again.
-        on_exit: Called with the actor's name and a report, for every actor that ended by itself.
-        has_rollouts: Returns whether any rollout has come. Before, no actor is started again once all have failed.
+        actors: The actors, not yet started.
+        max_restarts: The number of consecutive failures after which an actor is not restarted.
+        on_exit: Called with the actor's name and its end for every actor that ended unexpectedly.
+        has_rollouts: Returns whether any rollout has arrived. Until then, the failure of all actors ends the run.
     """
 
     def __init__(
@@ -75,7 +80,7 @@ class Supervision:
         actors: Sequence[SupervisedActor],
         *,
         max_restarts: int,
-        on_exit: Callable[[str, str], None],
+        on_exit: Callable[[str, ActorEnd], None],
         has_rollouts: Callable[[], bool] = lambda: True,
     ) -> None:
         self._watched = [_Watched(actor) for actor in actors]
@@ -89,11 +94,11 @@ class Supervision:
             watched.launch()
 
     def look_after(self) -> None:
-        """Restarts actors that have ended, once their backoff has passed.
+        """Restarts ended actors after their backoff.
 
         Raises:
             ActorFailedError: An actor has failed more than `max_restarts` times in a row, or cannot recover, or all
-                have failed before the first rollout.
+                failed before the first rollout.
         """
         now = time.monotonic()
         for watched in self._watched:
@@ -102,6 +107,10 @@ class Supervision:
                 if end is not None:
                     self._ended(watched, end, now)
             elif now >= watched.restart_at:
+                assert watched.last_end is not None
+                summary = watched.last_end.report.splitlines()[0]
+                # Only now: until then, another actor's end may end the run.
+                logger.warning("%s ended: %s; restarting it", watched.actor.actor_id, summary)
                 watched.launch()
 
     def _ended(self, watched: _Watched, end: ActorEnd, now: float) -> None:
@@ -110,17 +119,19 @@ class Supervision:
             watched.n_failures, watched.delays = 0, backoff_delays()
         watched.n_failures += 1
         watched.last_end = end
-        self._on_exit(actor_id, end.report)
+        self._on_exit(actor_id, end)
         ends = [other.last_end for other in self._watched]
         if all(one is not None and one.may_be_repeated for one in ends) and not self._has_rollouts():
             watched.restart_at = math.inf
             who = f"actor {actor_id}" if len(ends) == 1 else f"all {len(ends)} actors"
-            raise ActorFailedError(f"{who} failed before the first rollout, and none is started again: {end.report}")
+            raise ActorFailedError(f"{who} failed before the first rollout, and will not be restarted: {end.report}")
         if watched.n_failures > self._max_restarts or not end.may_recover:
             watched.restart_at = math.inf
             raise ActorFailedError(
-                f"actor {actor_id} failed and is not started again (failure {watched.n_failures} in a row): "
+                f"actor {actor_id} failed and will not be restarted (failure {watched.n_failures} in a row): "
                 f"{end.report}"
             )
-        watched.restart_at = now + next(watched.delays)
-        logger.warning("%s ended: %s; starting it again", actor_id, end.report.splitlines()[0])
+        delay_s = next(watched.delays)
+        if end.may_be_repeated and not self._has_rollouts():
+            delay_s = max(delay_s, _OTHERS_S)
+        watched.restart_at = now + delay_s

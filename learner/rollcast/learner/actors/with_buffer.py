@@ -1,4 +1,4 @@
-"""Joins distributed actors of any kind with a replay buffer that takes their rollouts."""
+"""Combines distributed actors of any kind with a replay buffer for their rollouts."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from rollcast.services.policies.policies import PolicyState
 
 
 class MakeWorkers(Protocol):
-    """A maker of distributed actors of some kind, such as their class."""
+    """Makes distributed actors of one kind; a class of actors is such a callable."""
 
     def __call__(
         self,
@@ -41,7 +41,7 @@ class MakeWorkers(Protocol):
 
 
 class BaseDistributedWorkersWithBuffer:
-    """Workers that play by themselves, with a buffer: `collect_rollouts` fills it, `sample_batch` draws from it.
+    """Workers that play independently, with a buffer: `collect_rollouts` fills it, `sample_batch` samples it.
 
         with workers:                                           # start ... stop
             workers.init_replay_buffer(None, 1000, seed)
@@ -56,7 +56,7 @@ class BaseDistributedWorkersWithBuffer:
 
     Attributes:
         actors: The workers.
-        buffer: The replay buffer; `init_replay_buffer` makes another one.
+        buffer: The replay buffer; `init_replay_buffer` replaces it.
 
     Args:
         env_factory: Makes one environment.
@@ -64,25 +64,25 @@ class BaseDistributedWorkersWithBuffer:
         n_rollout_steps: T, the steps in a rollout.
         n_workers: The number of workers.
         batch_size: B, the entries in a batch.
-        rollouts_per_iteration: The rollouts (trajectories) that each `collect_rollouts` inserts.
-        initial_sampling_policy: The source of the first entries: None samples uniformly from the action space; a
-            state_dict plays with that policy; a path is a file of demonstrations, and a callable returns them. If these
-            are fewer than `initial_buffer_size`, uniform sampling follows.
-        replay_buffer_size: The most entries that the buffer holds.
-        initial_buffer_size: The entries with which `start` fills it; fewer if it is full before, because short episodes
-            take more room. With 0, call `init_replay_buffer`.
+        rollouts_per_iteration: The number of rollouts (trajectories) in each `collect_rollouts`.
+        initial_sampling_policy: The source of the first entries. None samples uniformly from the action space. A
+            state_dict plays with that policy. A path is a file of demonstrations, and a callable returns
+            demonstrations. If these are fewer than `initial_buffer_size`, uniform sampling follows.
+        replay_buffer_size: The largest number of entries.
+        initial_buffer_size: The number of entries after `start`; fewer if short episodes fill the buffer before. With
+            0, call `init_replay_buffer`.
         split_rollouts_into_transitions: True: an entry is one step, a batch `[1, B, ...]`. False: an entry is a whole
             rollout, a batch `[T, B, ...]`.
         env_instance_seeds: One seed per worker for its environments; None derives them.
-        replay_buffer_seed: The seed of the draws.
-        make_workers: Makes the workers; decides their kind.
+        replay_buffer_seed: The seed of sampling.
+        make_workers: Makes the workers, and so decides their kind.
         discount: gamma, for n-step folding.
-        replay: More settings of the buffer; the arguments above take precedence.
-        learner_device: The device of the buffer's columns, if those settings have the device `learner`.
+        replay: Further settings of the buffer; the arguments above take precedence.
+        learner_device: The device of the buffer's columns, if `replay` has the device `learner`.
 
     Raises:
-        ConfigurationError: A number cannot be right, the environment has several substeps, the policy is recurrent
-            while entries are transitions, or `initial_buffer_size` is above `replay_buffer_size` or below `batch_size`.
+        ConfigurationError: A number is out of range, the environment has several substeps, or the policy is recurrent
+            while entries are transitions. Or `initial_buffer_size` is above `replay_buffer_size` or below `batch_size`.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class BaseDistributedWorkersWithBuffer:
         self._initial_buffer_size = initial_buffer_size
         if len(worker_policy.spaces) > 1:
             raise ConfigurationError(
-                f"the policy has the substeps {list(worker_policy.spaces)}; expected one: batches are drawn from one "
-                "buffer here; learn with `rollcast train`, or with ReplayedExperience and a buffer for each"
+                f"the policy has the substeps {list(worker_policy.spaces)}; expected one, because this class has one "
+                "buffer; train with `rollcast train`, or with ReplayedExperience and one buffer for each substep"
             )
         spec = worker_policy.spec
         check_replayable(spec, entry=self._replay.entry, state_size=spec.state_size, frame_stack=spec.frame_stack)
@@ -152,7 +152,7 @@ class BaseDistributedWorkersWithBuffer:
         self.stop()
 
     def start(self) -> None:
-        """Starts the workers, and fills the buffer with `initial_buffer_size` entries if it has fewer.
+        """Starts the workers, and fills the buffer up to `initial_buffer_size` entries.
 
         Raises:
             RollcastError: Demonstrations cannot be loaded; see `init_replay_buffer`.
@@ -173,22 +173,21 @@ class BaseDistributedWorkersWithBuffer:
     def init_replay_buffer(
         self, initial_sampling_policy: InitialSampling, initial_buffer_size: int, replay_buffer_seed: int
     ) -> None:
-        """Makes an empty buffer, and fills it with demonstrations or with the workers' rollouts of a sampling policy.
+        """Makes an empty buffer, and fills it with demonstrations or with a sampling policy's rollouts.
 
         Args:
-            initial_sampling_policy: None samples uniformly from the action space; a state_dict plays with that policy;
-                a path is a file of demonstrations, which `rollcast record` writes, and a callable returns them. All
-                of them are loaded, and the oldest make room; if they are too few, uniform sampling follows.
-            initial_buffer_size: The least number of entries; fewer if the buffer is full before, because short episodes
-                take more room.
-            replay_buffer_seed: The seed of all later draws.
+            initial_sampling_policy: None samples uniformly from the action space. A state_dict plays with that policy.
+                A path is a file of demonstrations from `rollcast record`, and a callable returns demonstrations. All of
+                them are loaded, and the oldest make room. If they are too few, uniform sampling follows.
+            initial_buffer_size: The smallest number of entries; fewer if short episodes fill the buffer before.
+            replay_buffer_seed: The seed of all later samples.
 
         Raises:
-            ConfigurationError: The size is above the buffer's, or below `batch_size`; or the demonstrations cannot be
-                opened, or there are none.
-            RecordingError: The file of demonstrations is damaged; nothing of it is in the buffer.
-            SpacesMismatchError: It was recorded with other spaces.
-            CollectTimeoutError: No entry came for the workers' `collect_timeout_s`.
+            ConfigurationError: The size is above the buffer's, or below `batch_size`. Or the demonstrations cannot be
+                opened, or are empty.
+            RecordingError: The file of demonstrations is damaged. The buffer has none of them.
+            SpacesMismatchError: The demonstrations were recorded with other spaces.
+            CollectTimeoutError: No entry arrived within the workers' `collect_timeout_s`.
         """
         self._check_initial_size(initial_buffer_size)
         self.buffer = self._make_buffer(replay_buffer_seed)
@@ -197,15 +196,15 @@ class BaseDistributedWorkersWithBuffer:
     def collect_rollouts(self) -> tuple[int, int, float]:
         """Inserts the next `rollouts_per_iteration` rollouts into the buffer, from any workers.
 
-        The first ones may still be the sampling policy's. Their episodes, and those that began under it, count in
+        The first rollouts may still come from the sampling policy. Episodes that began under it count in
         `initial_statistics`.
 
         Returns:
             The queue's size before and after, and the seconds spent dequeuing.
 
         Raises:
-            NotReadyError: The buffer holds fewer than `batch_size` entries, so it was not filled.
-            CollectTimeoutError: No rollouts came.
+            NotReadyError: The buffer has fewer than `batch_size` entries, because `init_replay_buffer` was not called.
+            CollectTimeoutError: No rollouts arrived.
         """
         if self.buffer.size < self._batch_size:
             raise NotReadyError(
@@ -231,7 +230,7 @@ class BaseDistributedWorkersWithBuffer:
         return self._batchers[learner_device].make(self.buffer.sample(self._batch_size))
 
     def get_epoch_stats_aggregator(self) -> EpochStatsAggregator:
-        """Returns the statistics of the epoch so far, without those of the initial sampling policy."""
+        """Returns the statistics of the epoch so far, without episodes of the initial sampling policy."""
         return self.actors.get_epoch_stats_aggregator()
 
     def get_stats_value(

@@ -1,1 +1,1 @@
-"""Algorithms: `Algorithm`, the interface that a trainer calls, and IMPALA, SAC, DQN and your own behind it."""
+"""Algorithms: the `Algorithm` interface for trainers, and the algorithms behind it: IMPALA, SAC, DQN, custom ones."""

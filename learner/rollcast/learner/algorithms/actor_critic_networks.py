@@ -1,4 +1,4 @@
-"""The networks of an actor-critic: a policy, and a critic whose values are the baseline of its gradient."""
+"""The networks of an actor-critic: a policy, and a critic whose values are the baseline of the policy gradient."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -26,10 +26,10 @@ CRITIC_SETTINGS: Final = {"normalize_rewards": False, "share_torso": False}
 
 
 class Forward(NamedTuple):
-    """The outputs of both networks for a batch, with their graphs.
+    """The outputs of both networks for a batch, with their autograd graphs.
 
     Attributes:
-        log_prob: float32 `[T * B]`, of the actions that were taken.
+        log_prob: float32 `[T * B]`, of the taken actions.
         entropy: float32 `[T * B]`, in nats.
         values: float32 `[(T + 1) * B + N]`, of all rows, the last observations and the N final observations.
     """
@@ -40,9 +40,9 @@ class Forward(NamedTuple):
 
 
 class ActorCriticNetworks:
-    """A policy and its critic. They share no parameter, or the policy's torso of images.
+    """A policy and its critic. They share either no parameters or the policy's image torso.
 
-    Only the policy is sent to actors. It may be recurrent; the critic then sees its states.
+    Actors get only the policy. The critic of a recurrent policy gets the policy's states.
 
     Attributes:
         policy: The policy.
@@ -63,12 +63,12 @@ class ActorCriticNetworks:
         Args:
             spaces: The environment's spaces by substep key.
             spec: The architecture of the policy, and of the critic.
-            settings: Have `initial_std` and `share_torso`.
-            substep_key: The substep that is learnt.
+            settings: Settings with `initial_std` and `share_torso`.
+            substep_key: The substep to learn.
             device: Device of the networks and of all batches.
 
         Raises:
-            ConfigurationError: If no network fits the spaces, or there is no torso to share.
+            ConfigurationError: If no network fits the spaces, or the policy has no torso to share.
         """
         self._substep_key = substep_key
         self._action_space = spaces[substep_key].action
@@ -80,15 +80,15 @@ class ActorCriticNetworks:
 
     @property
     def by_name(self) -> dict[str, nn.Module]:
-        """Both networks by their names in checkpoints, the policy first."""
+        """Both networks by their names in checkpoints, policy first."""
         return {"policy": self.policy, "critic": self.critic}
 
     def observations(self, batch: Batch, columns: BatchColumns) -> Mapping[str, Tensor]:
-        """Returns all observations of a batch, those of `observations_to_value`, as networks see them."""
+        """Returns the observations of `observations_to_value`, normalised for the networks."""
         return self.policy.normalized(observations_to_value(batch, columns), self._substep_key)
 
     def forward(self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor]) -> Forward:
-        """Runs both networks on a batch: on its T * B rows, and the critic also on what follows them.
+        """Runs both networks on the T * B rows of a batch, and the critic also on the last and final observations.
 
         Args:
             batch: Trajectories `[T, B, ...]`.
@@ -110,7 +110,7 @@ class ActorCriticNetworks:
         return Forward(*log_prob_and_entropy(self._action_space, parameters, action), values)
 
     def values(self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor]) -> Tensor:
-        """Returns the values of `forward`; the policy runs only where the critic needs its states."""
+        """Returns the values of `forward`; runs the policy only if the critic needs its states."""
         if columns.initial_state is not None:
             return self.forward(batch, columns, rows).values
         seen = self.policy.features_of(rows, self._substep_key) if self._shares_torso else rows
@@ -118,7 +118,7 @@ class ActorCriticNetworks:
         return values
 
     def evaluate(self, steps: Steps) -> Forward:
-        """Runs both networks on the N steps of a minibatch; there are no values but theirs, `[N]`."""
+        """Runs both networks on the N steps of a minibatch; the values cover only these steps, `[N]`."""
         if steps.sequences is None:
             parameters, values = self._of_observations(steps.observation, len(steps.valid))
         else:
@@ -126,11 +126,11 @@ class ActorCriticNetworks:
         return Forward(*log_prob_and_entropy(self._action_space, parameters, steps.action), values)
 
     def _of_observations(self, rows: Mapping[str, Tensor], n_rows: int) -> tuple[Tensor, Tensor]:
-        """Runs a policy that is not recurrent on the first rows, and its critic on all.
+        """Runs a policy without recurrence on the first rows, and its critic on all rows.
 
         Args:
             rows: `[N, ...]` for every leaf, normalised.
-            n_rows: The first so many are those of the policy.
+            n_rows: The number of first rows for the policy.
 
         Returns:
             The policy's parameters, `[n_rows, P]`; and the values, `[N]`.
@@ -153,7 +153,7 @@ class ActorCriticNetworks:
         Args:
             observation: `[T * B, ...]` for every leaf, normalised.
             initial_state: float32 `[B, S]`.
-            starts: The rows where the state does not follow from the row before.
+            starts: The rows whose state does not follow from the previous row.
 
         Returns:
             The policy's parameters, `[T * B, P]`; the values, `[T * B]`; and the states after each row, `[T, B, S]`.
@@ -165,7 +165,7 @@ class ActorCriticNetworks:
 
 
 def watch_of(settings: ActorCriticSettings, device: torch.device) -> DivergenceWatch:
-    """Returns a watch over the `STEP_METRICS` of every step of the optimiser."""
+    """Returns a watch over the `STEP_METRICS` of every optimiser step."""
     return DivergenceWatch(
         ("policy loss", "value loss", "entropy", "policy's gradient norm", "critic's gradient norm"),
         device=device,

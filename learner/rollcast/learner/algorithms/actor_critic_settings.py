@@ -1,4 +1,4 @@
-"""The settings that all actor-critics have. Imports no torch, like those of each algorithm."""
+"""The settings of all actor-critics. Imports no torch, like the settings of each algorithm."""
 
 from typing import Annotated, Literal
 
@@ -11,14 +11,14 @@ from rollcast.services.settings.setting import setting
 
 
 class ActorCriticSettings(BaseModel):
-    """The settings of an algorithm that learns a policy and a critic from trajectories; each gives its own defaults."""
+    """Settings of algorithms that learn a policy and a critic from trajectories. Each algorithm has its defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     discount: ZeroToOne = setting(
         0.99,
         "Discount gamma of the next step's value, in [0, 1]; training looks about 1 / (1 - gamma) steps ahead.",
-        stays("what the critics have learnt to expect depends on it"),
+        stays("the critics' learnt values depend on it"),
     )
     learning_rate: PositiveFloat = setting(
         3e-4, "Step size of the optimiser at the start of training, above 0.", LEARNING
@@ -51,14 +51,14 @@ class ActorCriticSettings(BaseModel):
     initial_std: Annotated[float, Field(gt=0, le=7)] = setting(
         1.0,
         "Standard deviation of Box actions at the start of training, in the action's own units, above 0, at most 7. "
-        "Choose less if actions exceed their bounds or the robot falls at once.",
-        stays("the checkpoint has what the deviations have become"),
+        "Choose a smaller value if actions exceed their bounds or the robot falls at once.",
+        stays("the checkpoint has the learnt standard deviations"),
     )
     share_torso: bool = setting(
         False,
-        "Policy and critic share the torso of images, which halves the time of an update; else they share no "
-        "parameter. For built-in networks that are not recurrent.",
-        stays("the checkpoint has such a critic"),
+        "Share the torso for images between policy and critic, which makes updates faster. Otherwise the two share "
+        "no parameters. For built-in networks that are not recurrent.",
+        stays("the checkpoint has the weights of such a critic"),
     )
     normalize_advantages: bool = setting(
         True, "Scale the advantages that an optimiser step uses to mean 0 and standard deviation 1.", LEARNING
@@ -67,19 +67,19 @@ class ActorCriticSettings(BaseModel):
         False,
         "Divide rewards, after reward_clip, by the running standard deviation of discounted returns, clip them to 10, "
         "then multiply by reward_scale. Statistics show the environment's own returns.",
-        stays("what the critics have learnt to expect depends on it"),
+        stays("the critics' learnt values depend on it"),
     )
     reward_scale: PositiveFloat = setting(
         1.0,
         "Factor of every reward after clipping, above 0. Training is fastest if scaled returns are about 1 to 10. "
         "Statistics show the environment's own returns.",
-        stays("what the critics have learnt to expect depends on it"),
+        stays("the critics' learnt values depend on it"),
     )
     reward_clip: Literal["none", "unit", "soft_asymmetric"] = setting(
         "none",
         "Clipping of rewards. unit: to [-1, 1], as IMPALA's paper does for Atari; soft_asymmetric: 5 tanh(r) for "
-        "positive and 0.3 tanh(r) for negative rewards, as it does for DMLab.",
-        stays("what the critics have learnt to expect depends on it"),
+        "positive and 0.3 tanh(r) for negative rewards, as for DMLab.",
+        stays("the critics' learnt values depend on it"),
     )
 
     def schedules(self) -> dict[str, Schedule]:

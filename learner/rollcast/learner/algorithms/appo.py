@@ -1,4 +1,4 @@
-"""APPO: PPO's clipped loss on rollouts of older policies, whose advantages and targets V-trace corrects.
+"""APPO: PPO's clipped loss on rollouts of older policies, with advantages and targets from V-trace.
 
 Petrenko et al. 2020, "Sample Factory: Egocentric 3D Control from Pixels at 100000 FPS with Asynchronous Reinforcement
 Learning", https://arxiv.org/abs/2006.11751, section 3.4; Espeholt et al. 2018, https://arxiv.org/abs/1802.01561.
@@ -31,24 +31,23 @@ from rollcast.learner.devices.work import Numbers, Outputs
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
-# That of Sample Factory. Without a bound, a step that the policy of today takes e^89 times as often overflows.
+# Sample Factory's bound. Without a bound, a step that is e^89 times as likely under the present policy overflows.
 _MAX_RATIO: Final = 20.0
 
 
 class Appo(OnePolicy[AppoSettings]):
-    """APPO: passes over each batch as PPO does, but actors never wait, so a batch may be some updates old.
+    """APPO: several passes over each batch, as in PPO. Actors never wait, so a batch may be some updates old.
 
     `vtrace` computes advantages and targets once a batch, with the values and the policy at the start of the update.
-    `ClippedSurrogate` then minimises `ppo_loss`, which clips the ratio to the policy that acted, as Sample Factory
-    does: the older a step is, the less it may still move the policy. Its advantages exclude V-trace's own importance
-    weight, because the ratio already is an importance weight.
+    `ClippedSurrogate` then minimises `ppo_loss`, which clips the ratio to the policy that acted, as in Sample Factory.
+    An older step may therefore move the policy less. The advantages exclude V-trace's importance weight, because the
+    ratio already is an importance weight.
 
-    RLlib's APPO clips the ratio to a target network instead, which is close to the policy that learns. Then nothing
-    bounds the distance from the policy that acted: at a lag of 8 updates, CartPole's mean return was 204 after 150k
-    steps, here 437 (16 environments, means of two seeds).
+    RLlib's APPO clips the ratio to a target network instead, which is close to the policy in training. Then no term
+    bounds the distance from the policy that acted, and training with a lag of several updates gets worse.
 
-    With batches of the policy that learns, and `trace_lambda` equal to `gae_lambda`, this is PPO. `Algorithm` says
-    which thread may call which method.
+    With batches that the policy in training played, and `trace_lambda` equal to `gae_lambda`, this is PPO. `Algorithm`
+    documents which thread may call which method.
     """
 
     name = "appo"
@@ -74,7 +73,7 @@ class Appo(OnePolicy[AppoSettings]):
         return {**self._run(self._learn, batch, {**now, "n_env_steps": batch.n_env_steps}), **now}
 
     def _learn(self, batch: Batch, now: Numbers) -> Outputs:
-        """Makes the optimiser's steps for a batch `[T, B, ...]`, on the device; `now` has the values of schedules."""
+        """Makes the optimiser steps for a batch `[T, B, ...]`, on the device; `now` has the values of schedules."""
         settings, columns, n_env_steps = self._settings, columns_of(batch, self._substep_key), now["n_env_steps"]
         with torch.no_grad():
             rows = self._networks.observations(batch, columns)
@@ -108,9 +107,9 @@ class Appo(OnePolicy[AppoSettings]):
         }
 
     def why_not_captured(self) -> str | None:
-        """Returns why updates cannot be captured; see `Algorithm.why_not_captured`."""
+        """Returns the reason why updates cannot be captured; see `Algorithm.why_not_captured`."""
         return self._surrogate.why_not_captured() or super().why_not_captured()
 
     def end_updates_early(self, when: Callable[[], bool]) -> None:
-        """Ends updates after a minibatch once `when` says so; see `Algorithm.end_updates_early`."""
+        """Ends updates after a minibatch once `when` returns True; see `Algorithm.end_updates_early`."""
         self._surrogate.ends_early = when

@@ -1,4 +1,4 @@
-"""APPO's settings, in a module without torch, so that `rollcast --help` need not import it."""
+"""APPO's settings, in a module without torch, so that `rollcast --help` does not import torch."""
 
 from rollcast.learner.algorithms.ppo_settings import ClippedSurrogateSettings
 from rollcast.services.settings.numbers import AtLeastOne, PositiveOrInfinite, ZeroToOne

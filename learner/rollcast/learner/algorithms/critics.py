@@ -31,7 +31,7 @@ _N_OWN_FEATURES = 256
 
 
 class ValueCritic(nn.Module):
-    """V(x): a network of the policy's architecture with one output, sharing none of the policy's parameters."""
+    """V(x): a network of the policy's architecture with one output and its own parameters."""
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, substep_key: str) -> None:
         """Builds the network.
@@ -39,7 +39,7 @@ class ValueCritic(nn.Module):
         Args:
             spaces: The environment's spaces by substep key.
             spec: The architecture of the policy, which the critic shares.
-            substep_key: The substep whose observations are valued.
+            substep_key: The substep whose observations the critic values.
 
         Raises:
             ConfigurationError: If no network fits the observation space.
@@ -62,10 +62,10 @@ class ValueCritic(nn.Module):
 
 
 class TorsoValueCritic(nn.Module):
-    """V(x) with the policy's torso: its own layers on the features that the policy's network makes of images.
+    """V(x) with the policy's torso: separate layers on the torso's image features.
 
-    The torso takes most of an update's time. So it runs once for both and learns from both losses, as in the papers of
-    IMPALA and PPO.
+    The torso takes most of an update's time. So the torso runs once for policy and critic, and learns from both losses,
+    as in the papers of IMPALA and PPO.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, substep_key: str) -> None:
@@ -74,7 +74,7 @@ class TorsoValueCritic(nn.Module):
         Args:
             spaces: The environment's spaces by substep key.
             spec: The architecture of the policy; the critic has hidden layers of the same sizes.
-            substep_key: The substep whose observations are valued.
+            substep_key: The substep whose observations the critic values.
 
         Raises:
             ConfigurationError: If the policy's network is custom or recurrent, or sees no image.
@@ -108,11 +108,11 @@ class TorsoValueCritic(nn.Module):
 
 
 class RecurrentValueCritic(nn.Module):
-    """V(x, s) for a recurrent policy: a network of the observation and of the policy's state after it.
+    """V(x, s) for a recurrent policy: a network of the observation and the policy's next state.
 
-    The policy's state summarises the observations before, and actors send it. So the critic needs no recurrent state of
-    its own, which would be unknown at the start of a rollout. No gradient of a value flows into the policy: they share
-    no parameter.
+    The policy's state summarises earlier observations, and actors send that state. So the critic needs no recurrent
+    state, which would be unknown at the start of a rollout. Policy and critic share no parameters, so values send no
+    gradient into the policy.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, spec: PolicySpec, *, substep_key: str) -> None:
@@ -120,8 +120,8 @@ class RecurrentValueCritic(nn.Module):
 
         Args:
             spaces: The environment's spaces by substep key.
-            spec: The architecture of the policy; the critic has its hidden layers.
-            substep_key: The substep whose observations are valued.
+            spec: The architecture of the policy; the critic has hidden layers of the same sizes.
+            substep_key: The substep whose observations the critic values.
 
         Raises:
             ConfigurationError: If no network fits the observation space.
@@ -136,7 +136,7 @@ class RecurrentValueCritic(nn.Module):
 
         Args:
             observation: `[N, ...]` for every leaf of the observation space.
-            state: float32 `[N, S]`, the policy's states after these observations; gets no gradient.
+            state: float32 `[N, S]`, the policy's states after these observations, without gradient.
 
         Returns:
             float32 `[N]`.
@@ -147,14 +147,14 @@ class RecurrentValueCritic(nn.Module):
 
 
 class CriticEnsemble(nn.Module):
-    """Q_1 to Q_E: networks of the policy's architecture, none of which shares a parameter with another.
+    """Q_1 to Q_E: networks of the policy's architecture without shared parameters.
 
     For Discrete actions each network returns the values of all actions; for Box the action is an input, concatenated
-    with the vector part of the observation. Two of them are the twin critics of Fujimoto et al. 2018, "Addressing
+    with the vector part of the observation. Two such networks are the twin critics of Fujimoto et al. 2018, "Addressing
     Function Approximation Error in Actor-Critic Methods", https://arxiv.org/abs/1802.09477.
 
-    The linear layers of all networks are computed together, see `ensemble_mlp`. Custom networks, and the convolutions
-    of images, run one network after the other.
+    The linear layers of all networks are computed together; see `ensemble_mlp`. Custom networks and convolutions run
+    one after another.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class CriticEnsemble(nn.Module):
         Args:
             spaces: The environment's spaces by substep key.
             spec: The architecture of the policy, which the critics share.
-            substep_key: The substep whose observations and actions are valued.
+            substep_key: The substep whose observations and actions the critics value.
             n_critics: E, at least 1.
             layer_norm: Puts a layer norm between each hidden layer and its activation.
 
@@ -180,7 +180,7 @@ class CriticEnsemble(nn.Module):
         """
         super().__init__()
         self.networks = nn.ModuleList(_action_value_network(spaces[substep_key], spec) for _ in range(n_critics))
-        # Without norms they have no names in its state, so twin critics have those of older versions.
+        # Without norms, the state has no names for them, so twin critics keep the names of older versions.
         self.norms: nn.ModuleList | None = None
         if layer_norm:
             self.norms = nn.ModuleList(_layer_norms(network, spec) for network in self.networks)
@@ -206,7 +206,7 @@ class CriticEnsemble(nn.Module):
         Args:
             observation: `[N, ...]` for every leaf of the observation space.
             action: float32 `[N, D]` in [-1, 1] for Box, None for Discrete.
-            members: The networks to ask, M of them. None: all E.
+            members: The M networks to evaluate; None: all E.
 
         Returns:
             The values of each network: float32 `[M, N]` for Box, `[M, N, n]` for Discrete.
@@ -228,7 +228,7 @@ class CriticEnsemble(nn.Module):
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Freezes the parameters, so that a backward pass differentiates the actions only and costs half."""
+        """Freezes the parameters, so that a backward pass differentiates only the actions, at half the cost."""
         for parameter in self._trainable:
             parameter.requires_grad_(False)
         try:
@@ -244,10 +244,10 @@ def ensemble_mlp(
     activation: Activation,
     norms: Sequence[Sequence[Tensor]] | None = None,
 ) -> Tensor:
-    """Computes E MLPs, linear layers with an activation after each but the last: one batched product a layer.
+    """Computes E MLPs (linear layers with activations between them) with one batched product a layer.
 
-    Their weights are put side by side at each call, which costs a fiftieth of the products of a batch of 256. So each
-    member keeps parameters of its own, with the names and in the order of a network that is alone.
+    The weights of the MLPs are concatenated at each call, at a small cost. So each member keeps its own parameters,
+    with the names and in the order of a single network.
 
     The products of hidden layers are in the format of `network_arithmetic`; the rest is float32.
 
@@ -255,8 +255,8 @@ def ensemble_mlp(
         x: float32 `[E, N, n_in]`, the inputs of each member; may be expanded.
         members: For each member weight `[n_out, n_in]` and bias `[n_out]`, layer by layer.
         activation: `"tanh"` or `"relu"`.
-        norms: For each member gain and shift `[n_out]` of the layer norm between product and activation, hidden layer
-            by hidden layer (Ba et al. 2016, https://arxiv.org/abs/1607.06450, equation 4). None: there is none.
+        norms: For each member, gain and shift `[n_out]` of the layer norm between product and activation, by hidden
+            layer (Ba et al. 2016, https://arxiv.org/abs/1607.06450, equation 4). None: no layer norm.
 
     Returns:
         float32 `[E, N, n_out]`.
@@ -281,7 +281,7 @@ def _side_by_side(members: Sequence[Sequence[Tensor]]) -> list[tuple[Tensor, Ten
 
 
 def _seen(spaces: SubstepSpaces, spec: PolicySpec) -> Space[Any]:
-    """Returns the space of what networks see: with a frame stack, of stacks."""
+    """Returns the space that networks see: with a frame stack, the space of stacks."""
     return stacked_space(spaces.observation, spec.frame_stack)
 
 
@@ -292,20 +292,20 @@ def _action_value_network(spaces: SubstepSpaces, spec: PolicySpec) -> nn.Module:
 
 
 def _layers_of(network: nn.Module) -> nn.ModuleList:
-    """Returns the linear layers of rollcast's own network, or of the one that follows the features of another."""
+    """Returns the linear layers of rollcast's own network, or those after another network's features."""
     own = network.network if isinstance(network, _ActionInput) else network
     assert isinstance(own, AutoNetwork)
     return own.layers
 
 
 def _tensors(layers: Iterable[nn.Module]) -> list[Tensor]:
-    """Returns both tensors of each layer, one after the other."""
+    """Returns weight and bias of each layer in turn."""
     # Not layer.parameters(), which takes as long as the product of a small layer.
     return [tensor for layer in layers for tensor in layer._parameters.values() if tensor is not None]
 
 
 def _inputs(network: nn.Module, observation: Mapping[str, Tensor], action: Tensor | None) -> Tensor:
-    """Returns what the linear layers of a network get, `[N, F]`."""
+    """Returns the input of a network's linear layers, `[N, F]`."""
     if isinstance(network, _ActionInput):
         assert action is not None
         return network.inputs(observation, action)
@@ -347,11 +347,11 @@ class _ActionInput(nn.Module):
 
     @property
     def learns_features(self) -> bool:
-        """True if what its layers get depends on parameters."""
+        """True if the input of its layers depends on parameters."""
         return self.features is not None or self.network.learns_features
 
     def inputs(self, observation: Mapping[str, Tensor], action: Tensor) -> Tensor:
-        """Returns what its layers get, `[N, F]`."""
+        """Returns the input of its layers, `[N, F]`."""
         seen = observation if self.features is None else {"": self.features(observation)}
         joint = {f"observation/{path}" if path else "observation": leaf for path, leaf in seen.items()}
         return self.network.features({**joint, "action": action})

@@ -1,4 +1,4 @@
-"""The defaults that each algorithm gives to shared settings. Imports neither torch nor grpc."""
+"""The defaults of shared settings for each algorithm. Imports neither torch nor grpc."""
 
 from typing import Any, Final, TypeVar
 
@@ -146,28 +146,28 @@ def groups_of(algorithm: str) -> frozenset[str]:
 
 
 def readers_of(group: str) -> str:
-    """Returns the built-in algorithms that read a group of settings, in words: `"sac, dqn or r2d2"`."""
+    """Returns the built-in algorithms that read a group of settings, as text: `"sac, dqn or r2d2"`."""
     *others, last = [name for name, groups in ALGORITHM_GROUPS.items() if group in groups]
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def if_default(settings: BaseModel) -> str:
-    """Returns `" (the default)"`, which follows the algorithm's name in messages, if no setting chose it; else `""`."""
+    """Returns `" (the default)"`, for messages after the algorithm's name, if no setting chose one; else `""`."""
     return "" if "algorithm" in settings.model_fields_set else " (the default)"
 
 
 def is_own(algorithm: str) -> bool:
-    """Returns True for a custom algorithm, `package.module:factory`; False for the name of a built-in one."""
+    """Returns True for a custom algorithm, `package.module:factory`; False for the name of a built-in algorithm."""
     return ":" in algorithm
 
 
 def short_name(algorithm: str) -> str:
-    """Returns the name for metrics and folders: that of the algorithm, or of the factory without its module."""
+    """Returns the name for metrics and folders: the algorithm's, or the factory's without its module."""
     return algorithm.rpartition(":")[2]
 
 
 def check_algorithm(algorithm: str) -> str:
-    """Checks the name of an algorithm, without importing anything.
+    """Checks the name of an algorithm, without imports.
 
     Raises:
         ConfigurationError: If it is neither a built-in algorithm nor `package.module:factory`.
@@ -175,21 +175,21 @@ def check_algorithm(algorithm: str) -> str:
     if algorithm not in ALGORITHM_DEFAULTS:
         if not is_own(algorithm):
             raise ConfigurationError(
-                f"there is no such algorithm; expected {', '.join(ALGORITHM_DEFAULTS)}, or package.module:factory for "
-                "your own"
+                f"the algorithm does not exist; expected {', '.join(ALGORITHM_DEFAULTS)}, or package.module:factory "
+                "for your own"
             )
         split_entry_point(algorithm)
     return algorithm
 
 
 def with_algorithm_defaults(settings: Settings, algorithm: str) -> Settings:
-    """Returns the settings with the defaults of the algorithm, and of Atari, in fields not set.
+    """Returns the settings with the defaults of the algorithm, and of Atari, in unset fields.
 
     Args:
-        settings: The settings as they were read. Defaults for fields that they do not have are ignored.
+        settings: The settings from the user. Defaults for missing fields are ignored.
         algorithm: The algorithm's name.
     """
-    # The most special come first: what is set is set.
+    # The most specific defaults come first, because later ones do not replace set fields.
     if getattr(settings, "atari", False):
         has_torso = getattr(settings, "network", AUTO_NETWORK) in (AUTO_NETWORK, *IMAGE_NETWORKS)
         if has_torso and getattr(settings, "recurrence", "none") == "none":

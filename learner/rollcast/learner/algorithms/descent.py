@@ -1,4 +1,4 @@
-"""Minimises a loss over all parameters of an algorithm's networks at once: gradient, ranks, clipping, optimiser."""
+"""Minimises a loss over all parameters of an algorithm's networks: gradient, ranks, clipping, optimiser."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -13,21 +13,21 @@ from rollcast.services.errors import ConfigurationError
 # Makes the optimiser of one vector.
 MakeOptimizer: TypeAlias = Callable[[nn.Parameter], Optimizer]
 
-# Each parameter begins at a multiple of so many numbers, 64 bytes: where kernels load several numbers at once, and MKL
-# a whole cache line, they are slower in between, and may round otherwise.
+# Each parameter begins at a multiple of this many numbers, 64 bytes. Kernels load several numbers at once, and MKL a
+# whole cache line. At other addresses they are slower, and may round differently.
 _ALIGNMENT: Final = 16
 
 
 class Descent:
-    """An optimiser of some modules, whose parameters it moves into one vector.
+    """An optimiser of some modules, whose parameters are slices of one vector.
 
-    A step is two calls, between which the algorithm looks whether training diverges:
+    A step is two calls, between which the algorithm checks for divergence:
 
         terms, norms = descent.backward([loss], report, count=n, reduction=reduction)
         watch.observe(*terms, *norms)
         descent.step(learning_rate)
 
-    A checkpoint has the optimiser's state. Not thread-safe: it belongs to the algorithm's thread.
+    A checkpoint has the optimiser's state. Not thread-safe: only the algorithm's thread uses it.
 
     Attributes:
         parameters: The parameters of the modules.
@@ -60,13 +60,13 @@ class Descent:
 
         Args:
             outputs: Losses (0-dim), or outputs of the modules, of any shapes.
-            terms: Numbers for the report, which are means over the same share of the batch; 0-dim, without graph.
-            count: The number of terms in these means and in the loss.
+            terms: Numbers for the report: means over the same share of the batch; 0-dim, without graph.
+            count: The number of values in these means and in the loss.
             reduction: The ranks.
             output_gradients: The gradient of the loss with respect to each output; None: the outputs are losses.
 
         Returns:
-            The terms, as means over all ranks; and the norm of the gradient of each module before clipping, 0-dim.
+            The terms, as means over all ranks, and the gradient norm of each module before clipping, 0-dim.
         """
         gradient = self.parameters.backward(outputs, output_gradients)
         with torch.no_grad():
@@ -74,10 +74,10 @@ class Descent:
             return terms, [self.parameters.clip_gradient(name, self._max_grad_norm) for name in self._names]
 
     def step(self, learning_rate: Tensor | float | None = None) -> None:
-        """Makes the step of the last `backward`.
+        """Makes the optimiser step of the last `backward`.
 
         Args:
-            learning_rate: A float, or a 0-dim tensor that the step reads on its device; None: that of the step before.
+            learning_rate: A float, or a 0-dim tensor on the step's device; None: the previous step's.
         """
         if learning_rate is not None:
             for group in self.optimizer.param_groups:
@@ -88,16 +88,15 @@ class Descent:
 class FlatParameters:
     """The trainable parameters of some modules as slices of one vector.
 
-    A small network has a dozen parameters; clipping and an optimiser step run about ten operations on each of them.
-    On one vector these run once. That saves 0.3 ms of an update of 1.2 ms at T=20, B=8, and nine tenths of the kernel
-    launches on CUDA. Zeros between the parameters, whose gradients are 0, let each begin at 64 bytes. They have no part
-    in anything, and checkpoints leave them out.
+    A small network has a dozen parameters, and clipping and an optimiser step run about ten operations on each. On one
+    vector, each operation runs once, which saves a quarter of a small update and most kernel launches. Zeros between
+    the parameters, with gradients 0, align each to 64 bytes. These zeros have no effect, and checkpoints omit them.
 
     Invariant: every trainable parameter of the modules is a view of `vector`. `load_state_dict` and in-place changes
-    keep it; `module.to(device)` after construction does not. Not thread-safe: it belongs to the algorithm's thread.
+    keep this; `module.to(device)` after construction does not. Not thread-safe: only the algorithm's thread uses it.
 
     Attributes:
-        vector: float32 `[P]`, the parameter to give to the optimiser. `backward` writes its `grad`. With the zeros.
+        vector: float32 `[P]` with the zeros, the optimiser's parameter. `backward` writes its `grad`.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
@@ -107,7 +106,7 @@ class FlatParameters:
             modules: The modules by name. They are on one device and share no parameter.
 
         Raises:
-            ConfigurationError: If a trainable parameter is not float32, or there is none.
+            ConfigurationError: If a trainable parameter is not float32, or none exists.
         """
         self._parameters: list[nn.Parameter] = []
         self._offsets: list[int] = []
@@ -134,7 +133,7 @@ class FlatParameters:
             )
         device = self._parameters[0].device
         ends = [offset + parameter.numel() for offset, parameter in zip(self._offsets, self._parameters, strict=True)]
-        # The zeros between each parameter and the one before; None where there are none.
+        # The zeros between each parameter and the previous one; None without zeros.
         self._gaps = [
             torch.zeros(offset - before, device=device) if offset > before else None
             for offset, before in zip(self._offsets, [0, *ends[:-1]], strict=True)
@@ -164,14 +163,14 @@ class FlatParameters:
         return self._joined(gradients, out=self.vector.grad)
 
     def packed(self, vector: Tensor) -> Tensor:
-        """Returns what a vector like `vector` holds for the parameters, without the zeros: `[P]` -> `[n]`."""
+        """Returns a vector like `vector` without the zeros between the parameters: `[P]` -> `[n]`."""
         return torch.cat(self._of_parameters(vector))
 
     def unpacked(self, packed: Tensor) -> Tensor:
-        """Returns the vector that `packed` made `[n]` of: `[P]`, on the device of the parameters.
+        """Returns the vector `[P]` for the result `[n]` of `packed`, on the device of the parameters.
 
         Raises:
-            ConfigurationError: If it has another length.
+            ConfigurationError: If the argument has another length.
         """
         n = sum(parameter.numel() for parameter in self._parameters)
         if packed.shape != (n,):
@@ -183,7 +182,7 @@ class FlatParameters:
         return self._joined(torch.split(packed.to(self.vector.device), sizes))
 
     def _joined(self, parts: Sequence[Tensor], *, out: Tensor | None = None) -> Tensor:
-        """Returns the vector of what is given for each parameter, of any shapes."""
+        """Returns the vector of tensors for each parameter, of any shapes."""
         pieces: list[Tensor] = []
         for gap, part in zip(self._gaps, parts, strict=True):
             if gap is not None:
@@ -192,7 +191,7 @@ class FlatParameters:
         return torch.cat(pieces, out=out)
 
     def _of_parameters(self, vector: Tensor) -> list[Tensor]:
-        """Returns the parts of a vector like `vector`, as views, one for each parameter."""
+        """Returns the slices of a vector like `vector`, as views, one for each parameter."""
         return [
             vector[offset : offset + parameter.numel()]
             for offset, parameter in zip(self._offsets, self._parameters, strict=True)
@@ -224,7 +223,7 @@ def _aligned(offset: int) -> int:
 # imports torch._dynamo, which takes two seconds of processor time. Nothing here is compiled with an optimiser in it:
 # these classes call the methods themselves.
 def _unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the method in a wrapper; the method itself if a torch of another version does not wrap it."""
+    """Returns the wrapped method, or the method itself if this version of torch does not wrap it."""
     return getattr(method, "__wrapped__", method)  # set by functools.wraps
 
 
@@ -236,13 +235,13 @@ class _Eager(Optimizer):
 
 
 class Adam(_Eager, torch.optim.Adam):
-    """Adam (Kingma and Ba 2015), to the bits of torch.optim.Adam."""
+    """Adam (Kingma and Ba 2015), bit-identical to torch.optim.Adam."""
 
     step = torch.no_grad()(_unwrapped(torch.optim.Adam.step))
 
 
 class RMSprop(_Eager, torch.optim.RMSprop):
-    """RMSProp (Hinton 2012), to the bits of torch.optim.RMSprop."""
+    """RMSProp (Hinton 2012), bit-identical to torch.optim.RMSprop."""
 
     step = torch.no_grad()(_unwrapped(torch.optim.RMSprop.step))
 
@@ -250,12 +249,12 @@ class RMSprop(_Eager, torch.optim.RMSprop):
 def adam(
     learning_rate: float, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8
 ) -> Callable[[nn.Parameter], Adam]:
-    """Returns a factory of Adam for one vector: with one kernel instead of ten, on the CPU and on CUDA."""
+    """Returns a factory of Adam for one vector, with one kernel instead of ten on CPU and CUDA."""
     return lambda vector: Adam([vector], lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
 
 
 def make_capturable(optimizer: Optimizer) -> None:
-    """Has an optimiser keep all that a step reads on its device, so that steps can be captured in a graph."""
+    """Makes an optimiser keep the state of a step on its device, so that a graph can capture steps."""
     for group in optimizer.param_groups:
         group["capturable"] = True
         if not group.get("fused"):
@@ -268,20 +267,20 @@ def make_capturable(optimizer: Optimizer) -> None:
 
 
 class _Differentiated(torch.autograd.Function):
-    """A loss of which only the gradient with respect to some outputs is known.
+    """A loss that is known only by its gradient with respect to some outputs.
 
-    `torch.autograd.grad` takes such gradients as `grad_outputs`, too, but then imports sympy at its first call, which
-    takes half a second of every start.
+    `torch.autograd.grad` takes such gradients as `grad_outputs`, too, but imports sympy at its first call, which delays
+    every start.
     """
 
     @staticmethod
     def forward(ctx: Any, *outputs_and_gradients: Tensor) -> Tensor:  # noqa: ANN401 - torch has no type for it
-        """Returns any number, 0-dim, given the outputs and then the gradient with respect to each."""
+        """Returns a dummy number, 0-dim. The arguments are the outputs, then the gradient with respect to each."""
         ctx.save_for_backward(*outputs_and_gradients[len(outputs_and_gradients) // 2 :])
         return outputs_and_gradients[0].new_empty(())
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 - torch has no type for it
-        """Returns the gradients that `forward` was given, and none with respect to them."""
+        """Returns the gradients from `forward`, and None for the gradient arguments."""
         gradients = ctx.saved_tensors
         return (*gradients, *(None,) * len(gradients))

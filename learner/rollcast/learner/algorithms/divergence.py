@@ -1,4 +1,4 @@
-"""Detects that training has diverged, without waiting for the device at every update."""
+"""Detects diverged training without waiting for the device at every update."""
 
 import math
 
@@ -8,16 +8,16 @@ from torch import Tensor
 from rollcast.learner.devices.copier import Copier, Fence, make_copier
 from rollcast.services.errors import RollcastError
 
-# Reading from a GPU waits for all that it has been asked for; a copy that is read so much later has long been made.
+# A read from a GPU waits for all earlier work. A copy that is read this many updates later is complete.
 _UPDATES_BETWEEN_LOOKS = 64
 
 
 class DivergenceWatch:
-    """A watch over quantities of every update: once one was not finite, `check` raises until `clear`.
+    """A watch over quantities of every update. Once a quantity is not finite, `check` raises until `clear`.
 
-    Invariant: the value on the device is 0 for a quantity that was always finite, and NaN for one that once was not. So
-    nothing is missed between two looks. Call `end_update` after the last `observe` of each update. Not thread-safe: it
-    belongs to the algorithm's thread.
+    Invariant: the value on the device is 0 for a quantity that was always finite, and NaN for any other quantity. So no
+    divergence is missed between two checks. Call `end_update` after the last `observe` of each update. Not thread-safe:
+    only the algorithm's thread uses it.
     """
 
     def __init__(
@@ -28,8 +28,8 @@ class DivergenceWatch:
         Args:
             names: Names of the quantities, in the order of `observe`.
             device: Device of the quantities.
-            advice: A sentence for the message: what to do.
-            copier: Copies from the device; None: one of its own.
+            advice: A sentence of advice for the message.
+            copier: Copies from the device; None: a new copier.
         """
         self._names = names
         self._advice = advice
@@ -37,17 +37,17 @@ class DivergenceWatch:
         self._copier = make_copier(device) if copier is None else copier
         self._checks_at_once = self._copier.shares_memory
         self._n_observed = 0
-        # The record of the last look, on its way to the host.
+        # The record of the last check, on its way to the host.
         self._copied: tuple[Tensor, Fence] | None = None
 
     def observe(self, *quantities: Tensor) -> None:
-        """Records quantities, and checks them on the CPU. No other thread waits for the device.
+        """Records quantities. Checks them at once only on the CPU, so that no thread waits for another device.
 
         Args:
             quantities: 0-dim tensors, one for each name.
 
         Raises:
-            RollcastError: If one was not finite.
+            RollcastError: If a quantity is not finite.
         """
         # x * 0 is 0 for a finite x, and NaN for NaN and infinity
         self._poison.add_(torch.stack(quantities).mul_(0.0))
@@ -56,12 +56,12 @@ class DivergenceWatch:
             self.check()
 
     def end_update(self) -> None:
-        """Counts an update. Every 64 of them it looks at what the device has recorded, unless that was done at once.
+        """Counts an update. Checks the device's record every 64 updates, unless `observe` checks at once.
 
-        A look reads the copy that the look before it began: nothing waits, unless the device is 64 updates behind.
+        The check reads the copy that the previous check began, so it waits only if the device is 64 updates behind.
 
         Raises:
-            RollcastError: If a quantity was not finite.
+            RollcastError: If a quantity is not finite.
         """
         if self._checks_at_once:
             return
@@ -80,23 +80,23 @@ class DivergenceWatch:
         return host, self._copier.fence()
 
     def check(self) -> None:
-        """Waits for the device and checks everything that was recorded.
+        """Waits for the device and checks all records.
 
         Raises:
-            RollcastError: If a quantity was not finite; the message names it.
+            RollcastError: If a quantity is not finite; the message names it.
         """
         self.check_record(self._poison)
 
     @property
     def record(self) -> Tensor:
-        """Everything that was recorded, on the device, for `check_record`."""
+        """The record on the device, for `check_record`."""
         return self._poison
 
     def check_record(self, record: Tensor) -> None:
         """Checks a copy of `record`, from any thread.
 
         Raises:
-            RollcastError: If a quantity was not finite; the message names it.
+            RollcastError: If a quantity is not finite; the message names it.
         """
         poisoned = [name for name, value in zip(self._names, record.tolist(), strict=True) if math.isnan(value)]
         if poisoned:
@@ -106,7 +106,7 @@ class DivergenceWatch:
             )
 
     def clear(self) -> None:
-        """Forgets everything recorded; for networks that were just loaded."""
+        """Clears the record. Call it after loading networks."""
         self._poison.zero_()
         self._copied = None
         self._n_observed = 0

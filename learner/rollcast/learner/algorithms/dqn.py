@@ -1,4 +1,4 @@
-"""DQN: learns the value of every action; the policy takes the best one.
+"""DQN: learns the value of every action; the policy takes the best action.
 
 Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518; van Hasselt et al. 2016,
 "Deep Reinforcement Learning with Double Q-learning", https://arxiv.org/abs/1509.06461; Wang et al. 2016, "Dueling
@@ -40,8 +40,8 @@ class Dqn(OnePolicy[DqnSettings]):
         y = r + gamma Q'(s', argmax_a' Q(s', a'))        (double: equation 4 of van Hasselt et al.)
         mean[ w H(Q(s, a) - y) ]
 
-    gamma is 0 where the episode terminated, and the discount of one step to the power of n for n-step transitions.
-    H is Huber's loss, w are importance weights. Actions are Discrete; with action masks, a' are those that s' allows.
+    gamma is 0 where the episode terminated, and the discount of one step to the power of n for n-step transitions. H is
+    Huber's loss, w are importance weights. Actions are Discrete; with action masks, a' are the actions that s' allows.
     """
 
     name = "dqn"
@@ -62,7 +62,7 @@ class Dqn(OnePolicy[DqnSettings]):
         return {**metrics, "learning_rate": learning_rate, "epsilon": self._q.epsilon}
 
     def _learn(self, batch: Batch, now: Numbers) -> Outputs:
-        """Makes the optimiser's step for a batch, on the device; `now` has the `learning_rate`."""
+        """Makes the optimiser step for a batch, on the device; `now` has the `learning_rate`."""
         settings, key, policy = self._settings, self._substep_key, self._policy
         discount, scale = settings.discount, settings.reward_scale
         step = transitions_of(batch, key, discount=discount, reward_scale=scale, normalized=policy.normalized)
@@ -103,12 +103,12 @@ class Dqn(OnePolicy[DqnSettings]):
 
 
 class Learnt(NamedTuple):
-    """The report of one step of the optimiser, from before it.
+    """The report of one optimiser step, with values from before the step.
 
     Attributes:
-        value: float32 `[N]`, the values of the actions taken.
+        value: float32 `[N]`, the values of the taken actions.
         error: float32 `[N]`, the TD errors: values minus targets.
-        metrics: Further metrics.
+        metrics: Additional metrics.
     """
 
     value: Tensor
@@ -117,18 +117,18 @@ class Learnt(NamedTuple):
 
 
 class QNetworks:
-    """A Q-network, which is the policy, and a target network, which is never sent to actors.
+    """A Q-network, which is the policy, and a target network, which stays with the learner.
 
-    Actor slot i explores with rate i of a ladder of epsilons (Horgan et al. 2018, "Ape-X"), which is sent with the
-    policy. The policy's spec has the head that the settings choose: give `policy.spec` to actors.
+    Actor slot i explores with rate i of a ladder of epsilons (Horgan et al. 2018, "Ape-X"). The ladder is sent with the
+    policy. The settings choose the head in the policy's spec: pass `policy.spec` to actors.
 
     Attributes:
         policy: The policy.
-        online: Its network.
+        online: The policy's network.
         target: The target network.
-        watch: Watches each step of the optimiser.
-        parts: What a checkpoint has, by name.
-        epsilon: The rate of random actions of the actor that explores most.
+        watch: Watches each optimiser step.
+        parts: The parts of a checkpoint, by name.
+        epsilon: The rate of random actions of the most exploratory actor.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class QNetworks:
             self.policy.set_epsilons(epsilon_ladder(n_epsilons, epsilon=epsilon, alpha=alpha))
 
     def follow(self, n_updates: int, progress: float) -> None:
-        """Moves the target network, if it is time, and the epsilons, after update `n_updates`."""
+        """After update `n_updates`, updates the target network, if due, and the epsilons."""
         if n_updates % self._settings.target_update_interval == 0:
             self.target.follow(self._settings.target_tau)
         self.explore(self._scheduled_epsilon(progress))
@@ -184,8 +184,8 @@ class QNetworks:
 
         Args:
             target: float32 `[N, P]`, outputs of the target network, which values the actions.
-            online: float32 `[N, P]`, outputs of the network that chooses them (double Q-learning); None: the target.
-            allowed: bool `[N, n]`, the actions that may be chosen; None: all.
+            online: float32 `[N, P]`, outputs of the network that chooses actions (double Q-learning); None: the target.
+            allowed: bool `[N, n]`, the allowed actions; None: all.
 
         Returns:
             float32 `[N]`.
@@ -209,20 +209,20 @@ class QNetworks:
         learning_rate: Tensor | float,
         reduction: GradientReduction,
     ) -> Learnt:
-        """Makes a step of the optimiser down the weighted sum of Huber's losses.
+        """Makes an optimiser step on the weighted sum of Huber losses.
 
         Args:
             outputs: `[N, P]`, outputs of the network, with their graph.
-            action: `[N]`, the actions taken, in the space's dtype.
-            allowed: bool `[N, n]`, the actions that were allowed; None: all.
+            action: `[N]`, the taken actions, in the space's dtype.
+            allowed: bool `[N, n]`, the allowed actions; None: all.
             target: float32 `[N]`, the targets of their values.
             weight: float32 `[N]`, the weights in the loss.
-            count: The number of entries that these weights make a mean of.
-            learning_rate: That of this step.
+            count: The number of entries in the weighted mean.
+            learning_rate: The learning rate of this step.
             reduction: The ranks.
 
         Raises:
-            RollcastError: If training diverged; the parameters are as before.
+            RollcastError: If training diverged; the parameters are unchanged.
         """
         delta, head = self._settings.huber_delta, self.policy.spec.head
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""DQN's settings, in a module without torch, so that `rollcast --help` need not import it."""
+"""DQN's settings, in a module without torch, so that `rollcast --help` does not import torch."""
 
 from typing import Literal
 
@@ -12,9 +12,9 @@ from rollcast.services.settings.setting import setting
 
 
 class DqnSettings(BaseModel):
-    """The settings of DQN; the defaults solve CartPole-v1 and are a place to start elsewhere.
+    """The settings of DQN. The defaults solve CartPole-v1; start from them for other tasks.
 
-    `ReplaySettings` has the number of steps in a transition, and how transitions are drawn.
+    `ReplaySettings` contains the number of steps in a transition, and the sampling of transitions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -22,7 +22,7 @@ class DqnSettings(BaseModel):
     discount: ZeroToOne = setting(
         0.99,
         "Discount gamma of the next step's value, in [0, 1].",
-        stays("what the critics have learnt to expect depends on it"),
+        stays("the critics' learnt values depend on it"),
     )
     learning_rate: PositiveFloat = setting(
         5e-4, "Step size of Adam at the start of training, above 0. Try 6e-5 to 3e-4 for images.", LEARNING
@@ -34,8 +34,8 @@ class DqnSettings(BaseModel):
     )
     double: bool = setting(
         True,
-        "Double Q-learning (van Hasselt et al. 2016): the online network chooses the next action, the target "
-        "network values it. Off: the target network does both.",
+        "Double Q-learning (van Hasselt et al. 2016): the online network chooses the next action, and the target "
+        "network estimates its value. Off: the target network does both.",
         LEARNING,
     )
     dueling: bool = setting(
@@ -45,8 +45,8 @@ class DqnSettings(BaseModel):
     )
     target_tau: AboveZeroToOne = setting(
         0.005,
-        "Fraction by which the target network moves at each of its updates, in (0, 1]. 1 copies the network, "
-        "as in the papers; then raise target_update_interval to 2,500 to 10,000 for images.",
+        "Fraction by which the target network moves at each of its updates, in (0, 1]. 1 copies the network, as in "
+        "the papers. For images, then raise target_update_interval to between 2,500 and 10,000.",
         LEARNING,
     )
     target_update_interval: AtLeastOne = setting(
@@ -54,33 +54,33 @@ class DqnSettings(BaseModel):
     )
     huber_delta: PositiveOrInfinite = setting(
         1.0,
-        "TD error, in scaled returns, beyond which the loss grows linearly, above 0. "
-        "1 clips errors as in Mnih et al. 2015; inf: "
-        "the squared error.",
+        "TD error, in scaled returns, above which the loss is linear; above 0. 1 clips errors as in Mnih et al. "
+        "2015; inf: squared error.",
         LEARNING,
     )
     max_grad_norm: PositiveOrInfinite = setting(
         10.0, "Clip the gradient to this norm, above 0; inf: do not clip. 10 in Wang et al. 2016.", LEARNING
     )
     reward_scale: PositiveFloat = setting(
-        1.0, "Factor of every reward, above 0.", stays("what the critics have learnt to expect depends on it")
+        1.0, "Factor of every reward, above 0.", stays("the critics' learnt values depend on it")
     )
     epsilon: ZeroToOne = setting(
         0.1,
-        "Rate of random actions of the actor that explores most, in [0, 1]. Slot i has epsilon ^ (1 + i / "
-        "(n_epsilons - 1) * epsilon_alpha). Ape-X (Horgan et al. 2018) uses 0.4 with hundreds of actors; with "
-        "two actors, CartPole needs less.",
+        "Highest rate of random actions among the actors, in [0, 1]. Slot i has epsilon ^ (1 + i / (n_epsilons - 1) "
+        "* epsilon_alpha). Ape-X (Horgan et al. 2018) uses 0.4 with hundreds of actors; use a smaller value with few "
+        "actors.",
         LEARNING,
     )
     epsilon_end: ZeroToOne | None = setting(
         None, "epsilon at the end of training, in [0, 1], approached linearly. Default: it does not change.", LEARNING
     )
     epsilon_alpha: NonNegativeFloat = setting(
-        1.0, "Steepness of the actors' epsilons, at least 0; 0: all the same. 7 in Ape-X.", LEARNING
+        1.0, "Steepness of the actors' epsilons, at least 0; 0: all actors have the same epsilon. 7 in Ape-X.", LEARNING
     )
     n_epsilons: AtLeastOne = setting(
         8,
-        "Number of different epsilons, at least 1; actor slots beyond it start over. Best: the number of actors.",
+        "Number of different epsilons, at least 1. Further actor slots repeat these epsilons. Best: the number of "
+        "actors.",
         LEARNING,
     )
     adam_epsilon: PositiveFloat = setting(

@@ -1,7 +1,7 @@
-"""Stacks the single frames of a batch, as the policy saw them when it acted.
+"""Stacks the single frames of a batch in the way that the policy saw them.
 
 A batch holds every frame once, with the K - 1 frames before the first transition of each trajectory. One gather makes
-the stacks, on the batch's device.
+the stacks on the batch's device.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def stacked_rows(batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor]
         rows: `[(T + 1) * B + N, ...]` for every leaf, as `trajectories.observations_to_value` arranges single frames.
 
     Returns:
-        The same rows, `[(T + 1) * B + N, K, ...]` for every leaf, the oldest frame first; the action mask as it is.
+        The same rows, `[(T + 1) * B + N, K, ...]` for every leaf, oldest frame first; the action mask is unchanged.
     """
     previous = columns.previous_observation
     if previous is None:
@@ -47,8 +47,8 @@ def _frames_of_stacks(batch: Batch, frame_stack: int) -> Tensor:
         frame_stack: K.
 
     Returns:
-        int64 `[(T + 1) * B + N, K]`: indices of frames of which the first (K - 1) * B are those before the first
-        transitions, the oldest of all trajectories first, and then the rows come.
+        int64 `[(T + 1) * B + N, K]`: indices of frames. The first (K - 1) * B frames are those before the first
+        transitions, the oldest of all trajectories first; the rows follow.
     """
     valid, device = batch.valid, batch.valid.device
     n_steps, n = valid.shape
@@ -59,13 +59,13 @@ def _frames_of_stacks(batch: Batch, frame_stack: int) -> Tensor:
     ended = batch.terminated | batch.truncated
     begins = torch.zeros(n_steps + 1, n, dtype=torch.bool, device=device)
     begins[1:-1] = ~valid[:-1] | (ended[:-1] & valid[1:])
-    # One row more, for final observations that belong nowhere.
+    # One extra row, for unused final observations.
     has_final = torch.zeros_like(begins)
     # Not by `has_final[...] = True`: for CUDA, torch copies that number from pageable memory, and the host waits.
     has_final.index_put_(batch.final_index.unbind(dim=1), torch.ones_like(has_final[0, 0]))
     begins[-1] = ~valid[-1] | has_final[-2]
     t = torch.arange(n_steps + 1, device=device)[:, None]
-    # The row in which each row's episode began; below all others where that was before the first transition.
+    # The row in which each row's episode began; below all others if that was before the first transition.
     start = torch.where(begins & (t > first), t, -frame_stack).cummax(dim=0).values
     # Rows before the first transition are copies of it.
     newest = torch.maximum(t, first)
@@ -80,11 +80,11 @@ def _frames_of_stacks(batch: Batch, frame_stack: int) -> Tensor:
 
 
 def _positions(newest: Tensor, start: Tensor, first: Tensor, b: Tensor, *, frame_stack: int, n: int) -> Tensor:
-    """Returns the indices of the K frames up to a row, of its episode only.
+    """Returns the indices of the last K frames up to a row, within its episode.
 
     Args:
         newest: int64 `[...]`, the row, at least `first`.
-        start: int64 `[...]`, the row in which its episode began; less than 0: before the first transition.
+        start: int64 `[...]`, the row in which its episode began; negative: before the first transition.
         first: int64, broadcast to `[...]`, the first transition of its trajectory.
         b: int64, broadcast to `[...]`, its trajectory.
         frame_stack: K.

@@ -1,4 +1,4 @@
-"""IMPALA: an actor-critic whose V-trace targets correct for rollouts of a policy that is some updates old.
+"""IMPALA: an actor-critic whose V-trace targets correct for rollouts of a slightly older policy.
 
 Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures",
 https://arxiv.org/abs/1802.01561.
@@ -43,9 +43,9 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 class Impala(OnePolicy[ImpalaSettings]):
     """IMPALA: a policy gradient with V-trace advantages, a critic with V-trace targets, and an entropy bonus.
 
-    `impala_loss` is what an update minimises; `vtrace` computes its targets and advantages.
+    An update minimises `impala_loss`; `vtrace` computes the targets and advantages.
 
-    `Algorithm` says which thread may call which method.
+    `Algorithm` documents which thread may call which method.
     """
 
     name = "impala"
@@ -77,7 +77,7 @@ class Impala(OnePolicy[ImpalaSettings]):
         return {**self._run(self._learn, batch, {**now, "n_env_steps": batch.n_env_steps}), **now}
 
     def _learn(self, batch: Batch, now: Numbers) -> Outputs:
-        """Makes the optimiser's steps for a batch `[T, B, ...]`, on the device; `now` has the values of schedules."""
+        """Makes the optimiser steps for a batch `[T, B, ...]`, on the device; `now` has the values of schedules."""
         settings, columns, n_env_steps = self._settings, columns_of(batch, self._substep_key), now["n_env_steps"]
         forward = self._networks.forward(batch, columns, self._networks.observations(batch, columns))
         value = forward.values[: batch.reward.numel()]
@@ -134,7 +134,7 @@ class Impala(OnePolicy[ImpalaSettings]):
 
 
 class ImpalaLoss(NamedTuple):
-    """The loss of a batch and its three terms, each 0-dim and with its graph.
+    """The loss of a batch and its three terms, each 0-dim and with its autograd graph.
 
     Attributes:
         total: policy + value_cost * value - entropy_cost * entropy.
@@ -162,7 +162,7 @@ def impala_loss(
 ) -> ImpalaLoss:
     """Computes the loss of N = T * B steps: section 4.2 of the paper.
 
-    With the targets v and the advantages of `vtrace`, which are constants here:
+    `vtrace` computes the targets v and the advantages, which are constants here:
 
         sum_t weight_t [ -advantage_t log pi(a_t | x_t)
                          + value_cost (V(x_t) - v_t)^2 / 2
@@ -171,9 +171,9 @@ def impala_loss(
     Section 4.2 of the paper gives the gradient of each of the three terms.
 
     Args:
-        log_prob: float32 `[N]`, log pi(a_t | x_t) of the policy that learns.
+        log_prob: float32 `[N]`, log pi(a_t | x_t) of the policy in training.
         entropy: float32 `[N]`, H(pi(. | x_t)) in nats.
-        value: float32 `[N]`, V(x_t) of the critic that learns.
+        value: float32 `[N]`, V(x_t) of the critic in training.
         target: float32 `[N]`, v_t without gradient.
         advantage: float32 `[N]` without gradient; it includes the truncated importance weight.
         weight: float32 `[N]`, 1 / (number of valid steps) where a step is valid, 0 elsewhere.

@@ -1,4 +1,4 @@
-"""IMPALA's settings, in a module without torch, so that `rollcast --help` need not import it."""
+"""IMPALA's settings, in a module without torch, so that `rollcast --help` does not import torch."""
 
 from typing import Literal
 
@@ -11,12 +11,12 @@ from rollcast.services.settings.setting import setting
 
 
 class ImpalaSettings(ActorCriticSettings):
-    """The settings of IMPALA; the defaults solve CartPole-v1 and are a place to start elsewhere."""
+    """The settings of IMPALA. The defaults solve CartPole-v1; start from them for other tasks."""
 
     discount: ZeroToOne = setting(
         0.997,
         "Discount gamma of the next step's value, in [0, 1]; training looks about 1 / (1 - gamma) steps ahead.",
-        stays("what the critics have learnt to expect depends on it"),
+        stays("the critics' learnt values depend on it"),
     )
     learning_rate: PositiveFloat = setting(
         2e-3, "Step size of the optimiser at the start of training, above 0. Try 2e-4 to 6e-4 for images.", LEARNING
@@ -57,7 +57,7 @@ class ImpalaSettings(ActorCriticSettings):
         True,
         "Divide rewards, after reward_clip, by the running standard deviation of discounted returns, clip them to 10, "
         "then multiply by reward_scale. Statistics show the environment's own returns.",
-        stays("what the critics have learnt to expect depends on it"),
+        stays("the critics' learnt values depend on it"),
     )
     normalize_advantages: bool = setting(
         False, "Scale the advantages of a batch to mean 0 and standard deviation 1.", LEARNING

@@ -1,4 +1,4 @@
-"""Independent learners: one algorithm for each substep of an environment; none of them knows of the others.
+"""Independent learners: one algorithm for each substep of an environment, without shared information.
 
 Tan 1993, "Multi-Agent Reinforcement Learning: Independent vs. Cooperative Agents", ICML. The agents of one substep
 share a policy; agents with separate policies have separate substeps.
@@ -33,17 +33,17 @@ class MakeLearner(Protocol):
         """Makes the learner.
 
         Args:
-            spaces: The spaces of its substep, by the substep's key.
+            spaces: The spaces of one substep, by its key.
             seed: The learner's seed.
         """
 
 
 class IndependentLearners(Algorithm):
-    """One algorithm of the same kind for each substep, behind one policy that holds the networks of all.
+    """One algorithm of the same kind for each substep, behind one policy with the networks of all substeps.
 
-    Invariant: the policy's networks are the learners' networks, and all policies share one exploration, so a change of
-    one policy's exploration changes all. A batch holds one substep, and only that substep's learner learns from it.
-    `Algorithm` says which thread may call which method.
+    Invariant: the policy's networks are the learners' networks, and all policies share one `exploration`. A batch holds
+    one substep, and only that substep's learner learns from it. `Algorithm` documents which thread may call which
+    method.
     """
 
     def __init__(self, spaces: EnvironmentSpaces, make_learner: MakeLearner, *, seed: int = 0) -> None:
@@ -51,8 +51,8 @@ class IndependentLearners(Algorithm):
 
         Args:
             spaces: The environment's spaces by substep key.
-            make_learner: Makes the learner of one substep. Its errors are passed on.
-            seed: The learners' seeds derive from it.
+            make_learner: Makes the learner of one substep. Its errors are not caught.
+            seed: The seed from which the learners' seeds derive.
 
         Raises:
             ConfigurationError: If the policies need different heads.
@@ -75,7 +75,7 @@ class IndependentLearners(Algorithm):
 
     @property
     def n_updates(self) -> int:
-        """The number of updates of all learners together."""
+        """The total number of updates of all learners."""
         return sum(learner.n_updates for learner in self._learners.values())
 
     @property
@@ -101,7 +101,7 @@ class IndependentLearners(Algorithm):
         return {f"{key}/{name}": value for name, value in metrics.items()}
 
     def why_not_captured(self) -> str | None:
-        """Returns why updates of a learner cannot be captured; see `Algorithm.why_not_captured`."""
+        """Returns the reason why updates of a learner cannot be captured; see `Algorithm.why_not_captured`."""
         reasons = (learner.why_not_captured() for learner in self._learners.values())
         return next((reason for reason in reasons if reason is not None), None)
 
@@ -111,7 +111,7 @@ class IndependentLearners(Algorithm):
             learner.capture_updates(make_work)
 
     def take_replayed(self) -> tuple[int, int]:
-        """Returns how many parts of all learners' updates were replayed; see `Algorithm.take_replayed`."""
+        """Returns the number of replayed parts of all learners' updates; see `Algorithm.take_replayed`."""
         replayed, runs = zip(*(learner.take_replayed() for learner in self._learners.values()), strict=True)
         return sum(replayed), sum(runs)
 
@@ -141,13 +141,13 @@ class IndependentLearners(Algorithm):
         return any(took)
 
     def save(self, directory: Path) -> None:
-        """Writes each learner into a directory of its own; see `Algorithm.save`."""
+        """Writes each learner into a separate directory; see `Algorithm.save`."""
         write_training_state(directory, {}, {"algorithm": _NAME, "substeps": list(self._learners)})
         for learner, path in self._paths(directory):
             learner.save(path)
 
     def load(self, directory: Path) -> None:
-        """Reads what `save` wrote, except the settings; see `Algorithm.load`."""
+        """Loads a checkpoint from `save`, except the settings; see `Algorithm.load`."""
         saved = _written_by(directory)
         if saved != (_NAME, list(self._learners)):
             raise ConfigurationError(

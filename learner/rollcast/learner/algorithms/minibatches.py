@@ -1,4 +1,4 @@
-"""The steps of a batch, and minibatches of them: steps in any order, or whole trajectories; and how many there are."""
+"""The steps of a batch, and its minibatches of single steps or whole trajectories."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,11 +13,11 @@ from rollcast.services.errors import ConfigurationError
 
 
 class Sequences(NamedTuple):
-    """B whole trajectories, in which a recurrent policy has a state.
+    """B whole trajectories, with the states of a recurrent policy.
 
     Attributes:
         initial_state: float32 `[B, S]`.
-        starts: The rows `[T, B]` where the state does not follow from the row before.
+        starts: The rows `[T, B]` whose state does not follow from the previous row.
     """
 
     initial_state: Tensor
@@ -29,17 +29,17 @@ class Sequences(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The N = T * B steps of a batch, or those of a minibatch: in any order, or whole trajectories, row by row.
+    """The N = T * B steps of a batch, or the steps of a minibatch: in any order, or as whole trajectories by rows.
 
     Attributes:
-        observation: `[N, ...]` for every leaf, as networks see it.
+        observation: `[N, ...]` for every leaf, in the form that networks see.
         action: `[N, ...]`.
         log_prob: float32 `[N]`, of the actions under the policy that acted.
-        value: float32 `[N]`, by the critic before the first pass.
+        value: float32 `[N]`, the critic's values before the first pass.
         advantage: float32 `[N]`.
-        target: float32 `[N]`, of the critic.
+        target: float32 `[N]`, the critic's targets.
         valid: float32 `[N]`, 1 in the rows of `learnt_rows`, else 0.
-        sequences: The trajectories, if the policy is recurrent: minibatches are whole ones then; else None.
+        sequences: The trajectories if the policy is recurrent, whose minibatches are whole trajectories; else None.
     """
 
     observation: Mapping[str, Tensor]
@@ -53,7 +53,7 @@ class Steps(NamedTuple):
 
     @property
     def n_items(self) -> int:
-        """The number of steps, or of sequences: what minibatches are drawn from."""
+        """The number of steps or sequences from which minibatches are drawn."""
         return len(self.valid) if self.sequences is None else len(self.sequences.initial_state)
 
     def at(self, index: Tensor) -> "Steps":
@@ -91,7 +91,7 @@ def steps_of(
     Args:
         batch: Trajectories `[T, B, ...]`.
         columns: Its columns.
-        rows: Its observations as networks see them, in the order of `observations_to_value`.
+        rows: Its observations in the form that networks see, in the order of `observations_to_value`.
         value: float32 `[T, B]`, by the critic before the first pass.
         advantage: float32 `[T, B]`.
         target: float32 `[T, B]`, of the critic.
@@ -110,29 +110,29 @@ def steps_of(
 
 
 def default_minibatch_steps(n_steps: int, *, n_epochs: int, recurrent: bool) -> int:
-    """Returns how many steps a minibatch has where the settings do not say.
+    """Returns the default number of steps in a minibatch.
 
-    More minibatches learn more from a batch, and small ones leave most of a processor idle: each step of the optimiser
+    More minibatches learn more from a batch, but small minibatches leave most of a processor idle. Each optimiser step
     costs as much as hundreds of samples.
 
     Args:
         n_steps: The steps of a batch.
         n_epochs: The passes over it.
-        recurrent: Whether minibatches are of whole trajectories.
+        recurrent: True if minibatches consist of whole trajectories.
     """
     return max(256 if recurrent else 64, n_steps // (16 if n_steps >= 8192 and n_epochs >= 8 else 32))
 
 
 def check_minibatch_steps(minibatch_steps: int | None, n_steps: int, *, algorithm: str) -> None:
-    """Checks that a batch has the steps of a minibatch.
+    """Checks that a batch is large enough for a minibatch.
 
     Args:
-        minibatch_steps: The steps of the minibatch; None: they follow from the batch.
+        minibatch_steps: The steps of the minibatch; None: the default.
         n_steps: The steps of the batch, B times T.
         algorithm: The algorithm's name, for the message.
 
     Raises:
-        ConfigurationError: It has fewer.
+        ConfigurationError: The batch has fewer steps.
     """
     if minibatch_steps is not None and n_steps < minibatch_steps:
         raise ConfigurationError(
@@ -143,7 +143,7 @@ def check_minibatch_steps(minibatch_steps: int | None, n_steps: int, *, algorith
 
 
 def items_in_minibatch(minibatch_steps: int, steps_of_item: int, *, algorithm: str) -> int:
-    """Returns how many items a minibatch has: steps, or whole trajectories if the policy is recurrent.
+    """Returns the number of items in a minibatch: steps, or whole trajectories if the policy is recurrent.
 
     Args:
         minibatch_steps: The steps of the minibatch.
@@ -151,11 +151,12 @@ def items_in_minibatch(minibatch_steps: int, steps_of_item: int, *, algorithm: s
         algorithm: The algorithm's name, for the message.
 
     Raises:
-        ConfigurationError: If no number of items has that many steps.
+        ConfigurationError: If the steps are not a multiple of an item's.
     """
     if minibatch_steps % steps_of_item:
         raise ConfigurationError(
-            f"--{algorithm}.minibatch-steps: {minibatch_steps} with a recurrent policy, whose minibatches are of whole "
+            f"--{algorithm}.minibatch-steps: {minibatch_steps} with a recurrent policy, whose minibatches consist of "
+            "whole "
             f"trajectories; expected a multiple of --n-rollout-steps, {steps_of_item}; change one of them"
         )
     return minibatch_steps // steps_of_item

@@ -1,7 +1,7 @@
-"""Merges the observations of training into the policy's running mean and variance, each step once.
+"""Merges training observations into the policy's running mean and variance, each step once.
 
-Only transitions count. Rows after the end of an episode, rows before all transitions of a trajectory, and observations
-after the last step do not.
+Only transitions count. Rows after the end of an episode, rows before all transitions of a trajectory, and last
+observations do not count.
 """
 
 import numpy as np
@@ -16,10 +16,10 @@ from rollcast.services.rollouts.rollouts import Rollout
 def observe_batch(policy: TorchPolicy, batch: Batch) -> None:
     """Merges a batch of fresh trajectories. Does nothing if the policy does not normalise.
 
-    Call it after the update, so that the update sees observations as the actors did.
+    Call it after the update, so that the update normalises observations like the actors.
 
     Args:
-        policy: The policy that learns.
+        policy: The policy in training.
         batch: Trajectories `[T, B, ...]` on its device.
     """
     for key, columns in batch.substeps.items():
@@ -27,13 +27,13 @@ def observe_batch(policy: TorchPolicy, batch: Batch) -> None:
 
 
 class RolloutObserver:
-    """Merges rollouts that enter a replay buffer; nothing happens if the policy does not normalise.
+    """Merges the observations of rollouts that enter a replay buffer. Does nothing if the policy does not normalise.
 
-    A copier moves them to the device, because the host would wait for a copy from other memory. For one thread.
+    A copier moves observations to the device, because a copy from ordinary memory would block the host. For one thread.
 
     Args:
-        policy: The policy that learns.
-        copier: Copies to the policy's device; None: one of its own, made for the first rollout.
+        policy: The policy in training.
+        copier: Copies to the policy's device; None: a new copier, made for the first rollout.
     """
 
     def __init__(self, policy: TorchPolicy, copier: Copier | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The base of rollcast's algorithms that learn one policy for one substep."""
+"""The base class of rollcast's algorithms that learn one policy for one substep."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -38,16 +38,16 @@ PRIORITIES: Final = "priorities"
 
 
 class OnePolicy(Algorithm, Generic[Settings]):
-    """Base of an algorithm that learns the policy of one substep, and watches whether training diverges.
+    """The base class of algorithms that learn the policy of one substep and detect divergence.
 
-    A subclass makes its parts in `_build`, and gives the device's part of an update to `_run`.
+    A subclass makes its parts in `_build`, and passes the device's part of an update to `_run`.
     """
 
-    # Of its settings, its metrics and its checkpoints.
+    # The name in settings, metrics and checkpoints.
     name: ClassVar[str]
-    # The settings that decide what its critics are, with what they were for a checkpoint that lacks them.
+    # The settings that define its critics, with the values for checkpoints that lack them.
     critic_settings: ClassVar[Mapping[str, Any]] = {}
-    # As messages call them.
+    # The name of the critics in messages.
     critics: ClassVar[Literal["critic", "critics"]] = "critic"
 
     # Made by `_build`. The parts are what a checkpoint has, by name: `policy` is the policy, or only its networks;
@@ -72,14 +72,14 @@ class OnePolicy(Algorithm, Generic[Settings]):
 
         Args:
             spaces: The environment's spaces by substep key; exactly one.
-            spec: The architecture of the policy, and of the critics if there are any.
+            spec: The architecture of the policy and of any critics.
             settings: The algorithm's settings.
             device: Device of the networks and of all batches.
-            seed: Seed of the initial parameters and of the noise. The global generators keep their states.
+            seed: Seed of the initial parameters and of the noise. The global generators are unchanged.
 
         Raises:
-            ConfigurationError: If there is not exactly one substep, its actions are of another kind, the spec has
-                another head, a recurrence or a frame stack that the algorithm cannot learn, or no network fits the
+            ConfigurationError: If there is not exactly one substep, or its actions are of another kind. If the spec has
+                another head, or a recurrence or frame stack that the algorithm cannot learn. If no network fits the
                 spaces.
             InvalidSpaceError: If the algorithm does not support the action space.
         """
@@ -95,18 +95,18 @@ class OnePolicy(Algorithm, Generic[Settings]):
 
     @abstractmethod
     def _build(self, spaces: EnvironmentSpaces, spec: PolicySpec, settings: Settings, seed: int) -> None:
-        """Makes networks, optimisers and schedules. The global generator is seeded."""
+        """Makes networks, optimisers and schedules, after the global generator is seeded."""
 
     @property
     def policy(self) -> TorchPolicy:
-        """The policy that learns; its parameters change with every update."""
+        """The policy in training; its parameters change with every update."""
         return self._policy
 
     def _run(self, work: Work, batch: Batch, numbers: Mapping[str, float], variant: Hashable = None) -> Metrics:
-        """Runs the device's part of an update, keeps its `PRIORITIES`, if there are any, and counts the update.
+        """Runs the device's part of an update, stores its `PRIORITIES`, if any, and counts the update.
 
         Args:
-            work: Makes the optimiser's steps for a batch; see `Work`.
+            work: Makes the optimiser steps for a batch; see `Work`.
             batch: The batch.
             numbers: The host's numbers for this update.
             variant: See `DeviceWork.run`.
@@ -131,9 +131,9 @@ class OnePolicy(Algorithm, Generic[Settings]):
         return self._priorities
 
     def why_not_captured(self) -> str | None:
-        """Returns why updates cannot be captured; see `Algorithm.why_not_captured`."""
+        """Returns the reason why updates cannot be captured; see `Algorithm.why_not_captured`."""
         if self._policy.spec.network not in BUILT_IN_NETWORKS:
-            return f"the network {self._policy.spec.network!r} may do on the host what a graph does not repeat"
+            return f"the network {self._policy.spec.network!r} may compute on the host, which a graph does not repeat"
         return None
 
     def capture_updates(self, make_work: Callable[[Sequence[torch.Generator]], DeviceWork]) -> None:
@@ -146,11 +146,11 @@ class OnePolicy(Algorithm, Generic[Settings]):
         self._work = make_work([part for part in parts if isinstance(part, torch.Generator)])
 
     def take_replayed(self) -> tuple[int, int]:
-        """Returns how many parts of updates were replayed; see `Algorithm.take_replayed`."""
+        """Returns the number of replayed parts of updates; see `Algorithm.take_replayed`."""
         return self._work.take_replayed()
 
     def join_ranks(self, reduction: GradientReduction) -> None:
-        """Learns together with other ranks from here on; see `Algorithm.join_ranks`."""
+        """Learns together with other ranks from now on; see `Algorithm.join_ranks`."""
         self._reduction = reduction
         self._work = AT_ONCE  # a graph cannot wait for other ranks
         for part in self._checkpoint_parts().values():
@@ -160,7 +160,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
                     if isinstance(module, RunningMoments):
                         reduction.keep_apart(module)
             elif isinstance(part, torch.Generator) and reduction.rank:
-                # Noise of its own for each rank, anew after each start: only rank 0's generator is in a checkpoint.
+                # Each rank has its own noise, new after each start: only rank 0's generator is in a checkpoint.
                 seeds = np.random.SeedSequence((part.initial_seed(), reduction.rank, self._n_updates))
                 part.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
 
@@ -173,7 +173,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
     def policy_state(self) -> PolicyState:
         """Returns a snapshot of the policy's arrays; see `Algorithm.policy_state`.
 
-        It does not wait for the device. Reading the arrays waits, and raises if training has diverged.
+        Does not wait for the device. Reading the arrays waits, and raises if training has diverged.
         """
         if self._device.type == "cpu":
             self._watch.check()
@@ -200,14 +200,14 @@ class OnePolicy(Algorithm, Generic[Settings]):
         return True
 
     def _check_critics(self, saved: Mapping[str, Any], source: Path) -> None:
-        """Refuses critics of this algorithm's that were learnt with other settings, which were saved, by name."""
+        """Refuses critics of this algorithm that were learnt with other settings; `saved` has those, by name."""
         for name, lacking in self.critic_settings.items():
             theirs, own = saved.get(name, lacking), getattr(self._settings, name)
             if theirs != own:
                 whose = "the critic of " if self.critics == "critic" else ""
                 raise ConfigurationError(
-                    f"--initial-policy: {whose}{source} was learnt with {name} {theirs}; expected {own}, as "
-                    f"of this run; set --{self.name}.{name.replace('_', '-')} to that, or give the file of the policy, "
+                    f"--initial-policy: {whose}{source} was learnt with {name} {theirs}; expected {own}, as in this "
+                    f"run; set --{self.name}.{name.replace('_', '-')} to that value, or give a policy file, "
                     f"which has no {self.critics}"
                 )
 
@@ -222,7 +222,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
         write_parts(directory, self._checkpoint_parts(), {"algorithm": self.name, **values})
 
     def load(self, directory: Path) -> None:
-        """Reads what `save` wrote, except the settings; see `Algorithm.load`."""
+        """Loads a checkpoint from `save`, except the settings; see `Algorithm.load`."""
         arrays, values = self._read_checkpoint(directory)
         self._load_checkpoint_values(values, directory)
         load_parts(self._checkpoint_parts(), arrays, source=directory)
@@ -242,7 +242,7 @@ class OnePolicy(Algorithm, Generic[Settings]):
         return {}
 
     def _load_checkpoint_values(self, values: Mapping[str, Any], source: Path) -> None:
-        """Reads those values."""
+        """Loads the result of `_checkpoint_values`."""
 
 
 def only_substep(spaces: EnvironmentSpaces, *, algorithm: str) -> str:

@@ -1,4 +1,4 @@
-"""Loads a custom algorithm, `--algorithm package.module:factory`, and checks what it returns."""
+"""Loads a custom algorithm, `--algorithm package.module:factory`, and checks its results."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,9 +20,9 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 
 class AlgorithmFactory(Protocol):
-    """A callable that makes an algorithm, usually its class.
+    """A callable that makes an algorithm, usually the algorithm's class.
 
-    An attribute `learns_from_replay` that is True asks for a replay buffer.
+    If its attribute `learns_from_replay` is True, the learner makes a replay buffer.
     """
 
     def __call__(
@@ -34,7 +34,7 @@ class AlgorithmFactory(Protocol):
             spaces: The spaces of one substep, by the substep's key.
             spec: The architecture from the settings; the policy may have another head.
             device: Device of all batches.
-            seed: Seed of everything random.
+            seed: The seed of all random numbers.
             kwargs: `--algorithm-kwargs`.
         """
 
@@ -56,10 +56,10 @@ def make_own_algorithm(
         spec: The architecture from the settings.
         kwargs: Further keyword arguments for the factory.
         device: Device of all batches.
-        seed: Seed of everything random.
+        seed: The seed of all random numbers.
 
     Raises:
-        ConfigurationError: If there is no such factory, it raises, or it does not make an algorithm for these spaces.
+        ConfigurationError: If the factory does not exist, raises, or makes no algorithm for these spaces.
     """
     factory: AlgorithmFactory = load_entry_point(name)
     try:
@@ -87,24 +87,24 @@ def make_own_algorithm(
     if policy.spec.network != spec.network:
         raise ConfigurationError(
             f"the policy of --algorithm {name!r} has the network {policy.spec.network!r}; expected {spec.network!r}, "
-            "which actors are started with; make the policy with the spec that is given"
+            "with which actors are started; make the policy with the given spec"
         )
     found, expected = ((s.normalize_observations, s.observation_clip) for s in (policy.spec, spec))
     if found != expected:
         raise ConfigurationError(
             f"the policy of --algorithm {name!r} has (normalize_observations, observation_clip) {found}; expected "
-            f"{expected}, as the settings say; make the policy with the spec that is given"
+            f"{expected}, as in the settings; make the policy with the given spec"
         )
     if policy.spec.frame_stack != spec.frame_stack:
         raise ConfigurationError(
             f"the policy of --algorithm {name!r} has the frame_stack {policy.spec.frame_stack}; expected "
-            f"{spec.frame_stack}, as the settings say; make the policy with the spec that is given"
+            f"{spec.frame_stack}, as in the settings; make the policy with the given spec"
         )
     return OwnAlgorithm(name, made)
 
 
 class OwnAlgorithm(Algorithm):
-    """A wrapper around a custom algorithm that checks everything the algorithm returns.
+    """A wrapper around a custom algorithm that checks all its results.
 
     Args:
         name: The factory's name, for messages.
@@ -122,7 +122,7 @@ class OwnAlgorithm(Algorithm):
 
     @property
     def policy(self) -> TorchPolicy:
-        """The policy that learns; see `Algorithm.policy`."""
+        """The policy in training; see `Algorithm.policy`."""
         return self._algorithm.policy
 
     @property
@@ -139,7 +139,7 @@ class OwnAlgorithm(Algorithm):
         """Learns from a batch; see `Algorithm.update`.
 
         Raises:
-            RollcastError: If it returned no metrics, or one that is not finite, or did not count the update.
+            RollcastError: If the algorithm returned no metrics or non-finite metrics, or did not count the update.
         """
         before = self._algorithm.n_updates
         metrics: object = self._algorithm.update(batch, progress=progress)
@@ -183,15 +183,15 @@ class OwnAlgorithm(Algorithm):
         return self._algorithm.begin_with(state, checkpoint)
 
     def end_updates_early(self, when: Callable[[], bool]) -> None:
-        """Ends updates before their time; see `Algorithm.end_updates_early`."""
+        """Makes updates end early; see `Algorithm.end_updates_early`."""
         self._algorithm.end_updates_early(when)
 
     def join_ranks(self, reduction: GradientReduction) -> None:
-        """Learns together with other ranks from here on; see `Algorithm.join_ranks`."""
+        """Learns together with other ranks from now on; see `Algorithm.join_ranks`."""
         self._algorithm.join_ranks(reduction)
 
     def share_observations(self) -> None:
-        """Merges what all ranks have observed; see `Algorithm.share_observations`."""
+        """Merges the observations of all ranks; see `Algorithm.share_observations`."""
         self._algorithm.share_observations()
 
     def save(self, directory: Path) -> None:
@@ -199,7 +199,7 @@ class OwnAlgorithm(Algorithm):
         self._algorithm.save(directory)
 
     def load(self, directory: Path) -> None:
-        """Reads what `save` wrote; see `Algorithm.load`."""
+        """Loads a checkpoint from `save`; see `Algorithm.load`."""
         self._algorithm.load(directory)
         self._unchecked = {}
 

@@ -1,4 +1,4 @@
-"""Copies a policy's arrays out of training in one go, and lets readers wait for the copies."""
+"""Copies a policy's arrays from the device together, so that readers wait, and training does not."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rollcast.learner.devices.copier import Copier, Fence
 from rollcast.services.policies.policies import PolicyState
 
-# Makes of an array, given its name, the one that is published.
+# Converts an array, given its name, to its published form.
 Published: TypeAlias = Callable[[str, NDArray[np.generic]], NDArray[np.generic]]
 
 # Parameters in one vector that are no more than this apart, in numbers, are copied together.
@@ -21,17 +21,17 @@ _GAP = 64
 
 
 class PolicySnapshot(Mapping[str, NDArray[np.generic]]):
-    """The arrays of a module's `state_dict` at one time, by name: a `PolicyState`. Any thread may read it.
+    """The arrays of a module's `state_dict` at one moment, by name: a `PolicyState`. Any thread may read it.
 
-    Making it begins the copies and waits for nothing, nor does the device: training may change the parameters at once.
-    The first read waits until they are made, and raises if the policy must not be used.
+    Construction begins the copies without waiting, and the device does not wait, either. So training may change the
+    parameters at once. The first read waits for the copies, and raises if training has diverged.
 
     Args:
-        module: The module; later training does not change the snapshot.
-        copier: Copies from the module's device. Parts of the module that are in main memory are copied at once.
+        module: The module. Later training does not change the snapshot.
+        copier: Copies from the module's device. Parts in main memory are copied at once.
         published: Converts each array to its published form.
         check: Called with the copy of `watched` before the first read; raises if training has diverged.
-        watched: A tensor on the module's device that says so; None: there is nothing to check.
+        watched: A tensor on the module's device for `check`; None: no check.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class PolicySnapshot(Mapping[str, NDArray[np.generic]]):
 
 
 class MergedStates(Mapping[str, NDArray[np.generic]]):
-    """The arrays of several policies as one; a later one wins where several have a name. It reads none before it must.
+    """The arrays of several policies as one mapping. The last policy with a name wins. Arrays are read lazily.
 
     Args:
         states: The policies' arrays.
-        names: The names of all arrays, in their order.
+        names: The names of all arrays, in order.
     """
 
     def __init__(self, states: Sequence[PolicyState], names: Iterable[str]) -> None:
@@ -105,11 +105,11 @@ class MergedStates(Mapping[str, NDArray[np.generic]]):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Tensors that lie one after the other in memory.
+    """Tensors that are adjacent in memory.
 
     Attributes:
-        source: All of them, with what is between them; one-dimensional, or of any shape if it is a single one.
-        tensors: Each by name, with the place of its first number in the source.
+        source: The memory from first to last tensor, one-dimensional; a single tensor keeps its shape.
+        tensors: Each tensor by name, with its offset in the source.
     """
 
     source: Tensor
@@ -122,7 +122,7 @@ class _Run:
 
 
 def _runs(tensors: Mapping[str, Tensor]) -> list[_Run]:
-    """Finds the tensors that can be copied together, because they are slices of one vector."""
+    """Finds the tensors that can be copied together because they are slices of one vector."""
     runs: list[_Run] = []
     members: list[tuple[str, int, Tensor]] = []
     first, end = 0, 0
@@ -155,13 +155,13 @@ def _runs(tensors: Mapping[str, Tensor]) -> list[_Run]:
 
 
 def _storage(tensor: Tensor) -> tuple[int, str]:
-    """Returns what tensors in the same memory, with the same kind of numbers, have in common."""
-    # Not its data_ptr, which kinds of tensors without memory of their own do not have.
+    """Returns a key that tensors in the same memory with the same dtype share."""
+    # Not data_ptr, which tensors without memory of their own do not have.
     return tensor.untyped_storage()._cdata, str(tensor.dtype)
 
 
 def _sent(source: Tensor, copier: Copier) -> Tensor:
-    """Begins the copy of a tensor to main memory, if it is on the copier's device; else makes it."""
+    """Begins to copy a tensor from the copier's device to main memory; copies at once from other devices."""
     if not source.numel():
         return torch.empty(source.shape, dtype=source.dtype)
     if source.device.type == "cpu" and copier.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""PPO: an actor-critic that makes several passes over each batch, and bounds the change of the policy in them.
+"""PPO: an actor-critic that makes several passes over each batch, and bounds the change of the policy.
 
 Schulman et al. 2017, "Proximal Policy Optimization Algorithms", https://arxiv.org/abs/1707.06347.
 """
@@ -50,12 +50,13 @@ _KL_MARGIN = 1.5
 
 
 class Ppo(OnePolicy[PpoSettings]):
-    """PPO with the clipped surrogate, generalised advantages, and minibatches that are drawn anew for each pass.
+    """PPO with the clipped surrogate, generalised advantages, and new random minibatches in each pass.
 
-    `gae` computes advantages and targets once a batch; `ClippedSurrogate` minimises `ppo_loss` in passes over it.
+    `gae` computes advantages and targets once a batch. `ClippedSurrogate` minimises `ppo_loss` in passes over the
+    batch.
 
-    The batch must have been played by the policy that learns; with `on_policy`, actors do so. `Algorithm` says which
-    thread may call which method.
+    The policy in training must have played the batch; `on_policy` ensures this. `Algorithm` documents which thread may
+    call which method.
     """
 
     name = "ppo"
@@ -80,7 +81,7 @@ class Ppo(OnePolicy[PpoSettings]):
         return {**self._run(self._learn, batch, {**now, "n_env_steps": batch.n_env_steps}), **now}
 
     def _learn(self, batch: Batch, now: Numbers) -> Outputs:
-        """Makes the optimiser's steps for a batch `[T, B, ...]`, on the device; `now` has the values of schedules."""
+        """Makes the optimiser steps for a batch `[T, B, ...]`, on the device; `now` has the values of schedules."""
         columns, n_env_steps = columns_of(batch, self._substep_key), now["n_env_steps"]
         with torch.no_grad():
             rows = self._networks.observations(batch, columns)
@@ -107,11 +108,11 @@ class Ppo(OnePolicy[PpoSettings]):
         }
 
     def why_not_captured(self) -> str | None:
-        """Returns why updates cannot be captured; see `Algorithm.why_not_captured`."""
+        """Returns the reason why updates cannot be captured; see `Algorithm.why_not_captured`."""
         return self._surrogate.why_not_captured() or super().why_not_captured()
 
     def end_updates_early(self, when: Callable[[], bool]) -> None:
-        """Ends updates after a minibatch once `when` says so; see `Algorithm.end_updates_early`."""
+        """Ends updates after a minibatch once `when` returns True; see `Algorithm.end_updates_early`."""
         self._surrogate.ends_early = when
 
 
@@ -120,9 +121,9 @@ class Passes(NamedTuple):
 
     Attributes:
         terms: The means of the `STEP_METRICS`.
-        approx_kl: The policy's divergence from the one that acted, in the last pass; the first passes begin at 0.
-        clip_fraction: The mean share of steps that the clip range left out.
-        n_epochs: The number of passes, with the part of one that ended early.
+        approx_kl: The divergence from the policy that acted, in the last pass.
+        clip_fraction: The mean share of steps outside the clip range.
+        n_epochs: The number of passes; a fraction if the last pass ended early.
     """
 
     terms: Metrics
@@ -132,11 +133,11 @@ class Passes(NamedTuple):
 
 
 class ClippedSurrogate:
-    """Minimises `ppo_loss` in several passes over the steps of a batch, with minibatches drawn anew for each pass.
+    """Minimises `ppo_loss` in several passes over the steps of a batch, with new random minibatches in each pass.
 
     Attributes:
-        parts: What a checkpoint has, by name.
-        ends_early: Returns True once the running update should end.
+        parts: The parts of a checkpoint, by name.
+        ends_early: Returns True once the update should end.
     """
 
     def __init__(
@@ -152,12 +153,12 @@ class ClippedSurrogate:
         """Makes the optimiser, and the generator of minibatches.
 
         Args:
-            networks: The networks that learn.
-            watch: Watches each step of the optimiser.
+            networks: The networks in training.
+            watch: Watches each optimiser step.
             settings: The algorithm's settings.
             algorithm: The algorithm's name, for messages.
             seed: Seed of the minibatches.
-            max_ratio: Importance weights above it move nothing.
+            max_ratio: Steps with larger importance weights have no effect.
         """
         self._networks, self._watch, self._settings = networks, watch, settings
         self._algorithm, self._max_ratio = algorithm, max_ratio
@@ -169,13 +170,13 @@ class ClippedSurrogate:
         self.ends_early: Callable[[], bool] = lambda: False
 
     def why_not_captured(self) -> str | None:
-        """Returns why a graph cannot repeat `learn`: with a target KL, the host decides after each pass."""
+        """Returns the reason why a graph cannot repeat `learn`: with a target KL, the host decides after each pass."""
         if self._settings.target_kl is not None:
             return f"--{self._algorithm}.target-kl makes the host wait for the divergence after each pass"
         return None
 
     def learn(self, steps: Steps, now: Numbers, reduction: GradientReduction) -> Passes:
-        """Passes over the steps until all passes are done, the policy has moved too far, or `ends_early` returns True.
+        """Makes passes over the steps until all are done, the policy has moved too far, or `ends_early` returns True.
 
         Args:
             steps: The steps of a batch.
@@ -208,11 +209,11 @@ class ClippedSurrogate:
         return Passes(dict(zip(STEP_METRICS, terms, strict=True)), approx_kl, clip_fraction, n_epochs)
 
     def _minibatches(self, n_items: int, size: int) -> Iterator[Tensor]:
-        """Yields the indices of the minibatches of one pass, fewer if it ends early; the last has what is left.
+        """Yields the indices of the minibatches of a pass, fewer if it ends early. The last has the remaining items.
 
         Args:
             n_items: The steps of the batch, or its trajectories.
-            size: Those of a minibatch.
+            size: The items of a minibatch.
         """
         order = torch.randperm(n_items, generator=self._generator, device=self._generator.device)
         for start in range(0, n_items, size):
@@ -229,7 +230,7 @@ class ClippedSurrogate:
         return max(1, n_steps // steps_of_item)
 
     def _step(self, steps: Steps, now: Numbers, reduction: GradientReduction) -> Tensor:
-        """Makes one step of the optimiser; returns the `STEP_METRICS`, the KL estimate and the clip fraction, `[7]`."""
+        """Makes one optimiser step; returns the `STEP_METRICS`, the KL estimate and the clip fraction, `[7]`."""
         settings = self._settings
         count = steps.valid.sum()
         weight = steps.valid / count.clamp(min=1.0)

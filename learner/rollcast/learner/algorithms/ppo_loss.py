@@ -11,14 +11,14 @@ from torch import Tensor
 
 
 class PpoLoss(NamedTuple):
-    """The loss of a minibatch, its three terms, and how far the policy has moved; each 0-dim.
+    """The loss of a minibatch, its three terms, and the policy's change; each 0-dim.
 
     Attributes:
         total: policy + value_cost * value - entropy_cost * entropy.
         policy: The clipped surrogate's term.
         value: Half the critic's squared error.
         entropy: The policy's mean entropy in nats.
-        approx_kl: An estimate of KL(policy that acted || policy that learns) in nats, without graph.
+        approx_kl: An estimate of KL(policy that acted || policy in training) in nats, without graph.
         clip_fraction: The share of steps whose importance weight is outside the clip range, without graph.
     """
 
@@ -54,29 +54,29 @@ def ppo_loss(
                          + value_cost (V(x_t) - target_t)^2 / 2
                          - entropy_cost H(pi(. | x_t)) ]
 
-    With `clip_range_value`, the critic's term is the larger of two errors: this one, and that of a value clipped to
-    `clip_range_value` around the critic's value before the first pass, as in the paper's published code.
+    With `clip_range_value`, the critic's term is the larger of two errors: the unclipped error, and the error of a
+    value clipped to `clip_range_value` around the critic's value before the first pass, as in the authors' code.
 
-    With `max_ratio`, importance weights above it are constants. They change nothing where an advantage is negative,
-    which the clip alone leaves without a bound (Ye et al. 2020, "Mastering Complex Control in MOBA Games with Deep
-    Reinforcement Learning", https://arxiv.org/abs/1912.09729, equation 5).
+    Importance weights above `max_ratio` are constants, so they have no effect where an advantage is negative. For
+    negative advantages, the clip alone does not bound the loss (Ye et al. 2020, "Mastering Complex Control in MOBA
+    Games with Deep Reinforcement Learning", https://arxiv.org/abs/1912.09729, equation 5).
 
     `approx_kl` is the mean of `kl_estimate`.
 
     Args:
-        log_prob: float32 `[N]`, log pi(a_t | x_t) of the policy that learns.
+        log_prob: float32 `[N]`, log pi(a_t | x_t) of the policy in training.
         acted_log_prob: float32 `[N]`, log mu(a_t | x_t).
         entropy: float32 `[N]`, H(pi(. | x_t)) in nats.
-        value: float32 `[N]`, V(x_t) of the critic that learns.
+        value: float32 `[N]`, V(x_t) of the critic in training.
         acted_value: float32 `[N]`, V(x_t) before the first pass over the batch.
         target: float32 `[N]`, without gradient.
         advantage: float32 `[N]`, A_t without gradient.
         weight: float32 `[N]`, 1 / (number of valid steps) where a step is valid, 0 elsewhere.
-        clip_range: Above 0.
-        clip_range_value: Above 0, in the unit of the values; None: the critic's step is not bounded.
+        clip_range: The clip range, above 0.
+        clip_range_value: The clip range of values, above 0, in their unit; None: no bound.
         value_cost: Weight of the critic's term.
         entropy_cost: Weight of the entropy bonus.
-        max_ratio: Above 1 + clip_range; inf: no bound, as in PPO's paper.
+        max_ratio: A bound above 1 + clip_range; inf: no bound, as in PPO's paper.
     """
     # The ratio may overflow on a row without weight, such as padding, and infinity times 0 is NaN.
     log_rho = torch.where(weight > 0.0, log_prob - acted_log_prob, 0.0)
@@ -105,6 +105,6 @@ def kl_estimate(log_rho: Tensor) -> Tensor:
     Schulman 2020, "Approximating KL Divergence", http://joschu.net/blog/kl-approx.html, the estimator k3.
 
     Args:
-        log_rho: float32 of any shape, log pi(a_t | x_t) - log mu(a_t | x_t) of an action that mu has drawn.
+        log_rho: float32 of any shape, log pi(a_t | x_t) - log mu(a_t | x_t) of an action drawn from mu.
     """
     return log_rho.exp() - 1.0 - log_rho

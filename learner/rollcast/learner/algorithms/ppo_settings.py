@@ -1,4 +1,4 @@
-"""The settings of PPO, and those that APPO shares, in a module without torch for `rollcast --help`."""
+"""The settings of PPO, and the settings shared with APPO, in a module without torch for `rollcast --help`."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ from rollcast.services.settings.setting import setting
 
 
 class ClippedSurrogateSettings(ActorCriticSettings):
-    """The settings of an algorithm that passes over each batch several times, with PPO's clipped loss."""
+    """The settings of algorithms that make several passes over each batch with PPO's clipped loss."""
 
     learning_rate: PositiveFloat = setting(
         3e-4, "Step size of Adam at the start of training, above 0; 3e-4 in PPO's paper.", LEARNING
@@ -23,9 +23,9 @@ class ClippedSurrogateSettings(ActorCriticSettings):
     n_epochs: AtLeastOne = setting(10, "Passes over each batch; at least 1.", LEARNING)
     minibatch_steps: AtLeastOne | None = setting(
         None,
-        "Steps in a minibatch; a batch has batch_size * n_rollout_steps steps, and the last minibatch of a pass those "
-        "that are left. With --recurrence it must be a multiple of n_rollout_steps. Default: 64, with --recurrence "
-        "256, or in larger batches a 32nd of the steps; from 8,192 steps on a 16th, if there are 8 passes or more.",
+        "Steps in a minibatch. A batch has batch_size * n_rollout_steps steps, and the last minibatch of a pass "
+        "has the remaining steps. With --recurrence, use a multiple of n_rollout_steps. Default: 1/32 of the "
+        "batch's steps, or 1/16 from 8,192 steps and 8 passes on, but at least 64 (256 with --recurrence).",
         LEARNING,
     )
     clip_range: PositiveFloat = setting(
@@ -43,8 +43,8 @@ class ClippedSurrogateSettings(ActorCriticSettings):
     )
     target_kl: PositiveFloat | None = setting(
         None,
-        "KL divergence from the policy that acted, in nats, above 0. After a pass beyond 1.5 times this value, the "
-        "passes over the batch end. Default: never.",
+        "KL divergence from the policy that acted, in nats, above 0. If a pass exceeds 1.5 times this value, it is "
+        "the last pass over the batch. Default: never.",
         LEARNING,
     )
 

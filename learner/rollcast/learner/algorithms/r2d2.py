@@ -36,17 +36,17 @@ EPSILON: Final = 1e-3
 
 
 class R2d2(OnePolicy[R2d2Settings]):
-    """Double, dueling Q-learning with a target network, from sequences of steps with the recurrent state before them.
+    """Double, dueling Q-learning with a target network, from sequences of steps with their initial recurrent states.
 
-    Both networks are unrolled from the state with which the actor played. The first `burn_in` rows only warm the state
-    up: no gradient flows through them, and nothing is learnt from them. The loss of the rows after them:
+    Both networks are unrolled from the actor's state. The first `burn_in` rows only warm up the state, without
+    gradients and loss. The loss of the remaining rows:
 
         y_t = h( sum_{k<n} gamma^k r_{t+k} + gamma^n h^-1( Q'(x_{t+n}, argmax_a Q(x_{t+n}, a)) ) )
         mean[ w H(Q(x_t, a_t) - y_t) ]
 
-    Fewer than n rewards are summed where the episode or the sequence ends before; nothing follows where it terminated.
-    h rescales values, see `rescaled`; H is Huber's loss, w the importance weight of the sequence. Its priority
-    is eta max_t |Q - y| + (1 - eta) mean_t |Q - y|, equation 1 of the paper, where eta is `priority_max_share`.
+    If the episode or the sequence ends earlier, fewer than n rewards are summed. No value follows a termination. h is
+    `rescaled`, H is Huber's loss, and w is the importance weight of the sequence. The priority of a sequence is eta
+    max_t |Q - y| + (1 - eta) mean_t |Q - y|, equation 1 of the paper, where eta is `priority_max_share`.
     """
 
     name = "r2d2"
@@ -73,7 +73,7 @@ class R2d2(OnePolicy[R2d2Settings]):
         return {**metrics, "learning_rate": learning_rate, "epsilon": self._q.epsilon}
 
     def _learn(self, batch: Batch, now: Numbers) -> Outputs:
-        """Makes the optimiser's step for a batch, on the device; `now` has the `learning_rate`."""
+        """Makes the optimiser step for a batch, on the device; `now` has the `learning_rate`."""
         columns, key = columns_of(batch, self._substep_key), self._substep_key
         if columns.initial_state is None:
             raise ConfigurationError(
@@ -132,13 +132,13 @@ class R2d2(OnePolicy[R2d2Settings]):
 
         Args:
             network: The network, or the target network.
-            batch: The batch, with T rows of which the first are the burn-in.
-            rows: The observations of `observations_to_value`, as networks see them.
+            batch: The batch, with T rows including the burn-in.
+            rows: The observations of `observations_to_value`, in the form that networks see.
             initial_state: float32 `[B, S]`, the states before the first transitions.
 
         Returns:
-            The outputs for the rows after the burn-in, with their graph, float32 `[(T - burn_in) * B, P]`; and those
-            for all rows, the last and the final observations, without, `[(T + 1) * B + N, P]`.
+            The outputs for the rows after the burn-in, with their graph, float32 `[(T - burn_in) * B, P]`. Then,
+            without graph, the outputs for all rows, the last and the final observations, `[(T + 1) * B + N, P]`.
         """
         assert isinstance(network, RecurrentNetwork)
         n_burn_in, (n_steps, n) = batch.burn_in, batch.reward.shape
@@ -167,7 +167,7 @@ class R2d2(OnePolicy[R2d2Settings]):
             values: float32 `[(T + 1) * B + N]`, of the best actions in all rows of `observations_to_value`.
 
         Returns:
-            float32 `[T, B]`; anything in rows that are no transition.
+            float32 `[T, B]`; undefined in rows that are not transitions.
         """
         settings = self._settings
         _, v_tp1 = values_and_next_values(batch, unscaled(values) if settings.value_rescaling else values)
@@ -184,11 +184,11 @@ class R2d2(OnePolicy[R2d2Settings]):
         return torch.where(batch.valid, target, 0.0)
 
     def _priorities_of(self, error: Tensor, valid: Tensor) -> Tensor:
-        """Returns the priorities of sequences, float32 `[B]`; 0 if nothing was learnt from one.
+        """Returns the priorities of sequences, float32 `[B]`; 0 for a sequence without transitions.
 
         Args:
-            error: float32 `[L, B]`, absolute TD errors; 0 in rows that are no transition.
-            valid: bool `[L, B]`, the rows that are.
+            error: float32 `[L, B]`, absolute TD errors; 0 in rows that are not transitions.
+            valid: bool `[L, B]`, True for transitions.
         """
         share = self._settings.priority_max_share
         mean = error.sum(dim=0) / valid.sum(dim=0).clamp(min=1)
@@ -201,18 +201,18 @@ def _between(rows: Mapping[str, Tensor], start: int, stop: int | None) -> dict[s
 
 @torch.no_grad()
 def n_step_returns(*, r_t: Tensor, discount_t: Tensor, continues_t: Tensor, v_tp1: Tensor, n: int) -> Tensor:
-    """Computes the discounted sum of up to n rewards, and the value of the observation after them, in trajectories.
+    """Computes the n-step returns of trajectories: discounted rewards, plus the value of the observation after them.
 
         G_t^(1) = r_t + discount_t V(x_{t+1})
         G_t^(k) = r_t + discount_t (G_{t+1}^(k-1) if continues_t, else V(x_{t+1}))
 
-    So a return has fewer steps where the episode or the trajectory ends before.
+    A return has fewer steps if the episode or the trajectory ends earlier.
 
     Args:
         r_t: float32 `[T, B]`, rewards.
         discount_t: float32 `[T, B]` in [0, 1], 0 where the episode terminated.
         continues_t: bool `[T, B]`, True if row t + 1 is the next step of the same episode. The last row is ignored.
-        v_tp1: float32 `[T, B]`, value of the true next observation, which is the final one where the episode ended.
+        v_tp1: float32 `[T, B]`, value of the true next observation, which is the final one at the end of an episode.
         n: The number of steps, at least 1.
 
     Returns:
@@ -228,7 +228,7 @@ def n_step_returns(*, r_t: Tensor, discount_t: Tensor, continues_t: Tensor, v_tp
 def rescaled(x: Tensor) -> Tensor:
     """Returns h(x) = sign(x) (sqrt(|x| + 1) - 1) + EPSILON x, of any shape.
 
-    Rewards of any size can be learnt without clipping them: Pohlen et al. 2018, "Observe and Look Further: Achieving
+    h makes rewards of any size learnable without clipping: Pohlen et al. 2018, "Observe and Look Further: Achieving
     Consistent Performance on Atari", https://arxiv.org/abs/1805.11593, proposition A.2.
     """
     size = x.abs()

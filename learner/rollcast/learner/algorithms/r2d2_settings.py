@@ -1,4 +1,4 @@
-"""R2D2's settings, in a module without torch, so that `rollcast --help` need not import it."""
+"""R2D2's settings, in a module without torch, so that `rollcast --help` does not import torch."""
 
 from typing import Annotated
 
@@ -11,10 +11,10 @@ from rollcast.services.settings.setting import setting
 
 
 class R2d2Settings(DqnSettings):
-    """The settings of R2D2: those of DQN, and more.
+    """The settings of R2D2: DQN's settings, and additional settings.
 
-    The defaults learn CartPole-v1 without velocities, and are a place to start. `ReplaySettings` has the length of
-    sequences, their burn-in, and how they are drawn.
+    The defaults learn CartPole-v1 without velocities; start from them for other tasks. `ReplaySettings` contains the
+    length, the burn-in and the sampling of sequences.
     """
 
     learning_rate: PositiveFloat = setting(
@@ -34,13 +34,13 @@ class R2d2Settings(DqnSettings):
     )
     value_rescaling: bool = setting(
         True,
-        "Learn values through h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x (Pohlen et al. 2018), so that rewards of "
-        "any size need no clipping.",
-        stays("the network has learnt values that are rescaled so"),
+        "Learn values through h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x (Pohlen et al. 2018), so rewards of any "
+        "size need no clipping.",
+        stays("the network's values are learnt with or without rescaling"),
     )
     priority_max_share: ZeroToOne = setting(
         0.9,
-        "eta: share of the largest TD error of a sequence in its priority; the rest is the mean. In [0, 1]; 0.9 in the "
-        "paper.",
+        "eta: weight of a sequence's largest TD error in its priority, in [0, 1]; the mean error has the weight 1 "
+        "- eta. 0.9 in the paper.",
         LEARNING,
     )

@@ -8,17 +8,15 @@ from rollcast.actor.policies.torch_observation_moments import RunningMoments
 from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
 from rollcast.learner.batch import Batch
 from rollcast.learner.ranks.reduction import GradientReduction
+from rollcast.learner.reward_bounds import MAX_NORMALIZED_REWARD
 from rollcast.learner.reward_clip import clip_rewards
-
-# Bound of normalised rewards, that of SB3's VecNormalize.
-MAX_NORMALIZED_REWARD = 10.0
 
 
 class RewardScaling:
-    """Turns the rewards of batches into those to learn from, as the settings say.
+    """Transforms the rewards of batches according to the settings.
 
     Attributes:
-        parts: What a checkpoint has, by name: `rewards`, the normaliser, if there is one.
+        parts: The parts of a checkpoint, by name: `rewards`, the normaliser, if any.
     """
 
     def __init__(self, settings: ActorCriticSettings, device: torch.device) -> None:
@@ -27,12 +25,12 @@ class RewardScaling:
         self.parts: dict[str, nn.Module] = {} if self._normalizer is None else {"rewards": self._normalizer}
 
     def __call__(self, batch: Batch, n_env_steps: Tensor | float, reduction: GradientReduction) -> Tensor:
-        """Returns the rewards to learn from, float32 `[T, B]`. Call it once for each batch: its rewards are counted.
+        """Returns the rewards to learn from, float32 `[T, B]`. Call it once a batch, because it counts the rewards.
 
         Args:
             batch: Trajectories `[T, B, ...]`.
             n_env_steps: The number of their transitions; a 0-dim tensor must be at least 1.
-            reduction: The ranks, whose rewards are divided by the standard deviation over all.
+            reduction: The ranks; the standard deviation is over all of them.
         """
         reward = clip_rewards(batch.reward, self._clip)
         if self._normalizer is not None:
@@ -49,22 +47,22 @@ class RewardScaling:
 class RewardNormalizer(nn.Module):
     """Divides rewards by the running standard deviation of discounted returns, so that returns are about 1.
 
-    As gymnasium's NormalizeReward and SB3's VecNormalize do, after Engstrom et al. 2020, "Implementation Matters in
-    Deep RL: A Case Study on PPO and TRPO", https://arxiv.org/abs/2005.12729, section 3, optimisation 2. The mean is not
-    subtracted, because that would change which policy is best.
+    It works like gymnasium's NormalizeReward and SB3's VecNormalize, after Engstrom et al. 2020, "Implementation
+    Matters in Deep RL: A Case Study on PPO and TRPO", https://arxiv.org/abs/2005.12729, section 3, optimisation 2. The
+    mean is not subtracted, because that would change which policy is best.
 
-    Those keep a return for each environment. A learner gets slices from actors that come and go, and drops some. So
-    here the return begins with 0 at the beginning of each trajectory, as at the beginning of an episode:
+    Both libraries keep a return for each environment. A learner gets slices from changing actors, and drops some of
+    them. So here the return is 0 at the beginning of each trajectory, as at the beginning of an episode:
 
         R_t = r_t + discount continues_{t-1} R_{t-1},  R_{-1} = 0
 
-    So the standard deviation is that of at most T steps: too small by at most the factor 1 - discount^T.
+    The standard deviation therefore covers at most T steps. It is too small by at most the factor 1 - discount^T.
 
-    The running mean and variance of the returns are its state. Not thread-safe: it belongs to the algorithm's thread.
+    The running mean and variance of the returns are its state. Not thread-safe: only the algorithm's thread uses it.
     """
 
     def __init__(self, discount: float) -> None:
-        """Makes the normaliser of no reward so far, which leaves rewards as they are.
+        """Starts without rewards: the first factor is 1.
 
         Args:
             discount: The discount of one step.
@@ -75,11 +73,11 @@ class RewardNormalizer(nn.Module):
 
     @torch.no_grad()
     def observe(self, reward: Tensor, batch: Batch, n_valid: Tensor | float) -> None:
-        """Merges the returns of a batch into the running mean and variance. Nothing waits for the device.
+        """Merges the returns of a batch into the running mean and variance. Does not wait for the device.
 
         Args:
             reward: float32 `[T, B]`, the rewards to scale.
-            batch: The batch that they belong to, for the ends of its episodes.
+            batch: The batch of these rewards, for the ends of its episodes.
             n_valid: The number of its transitions; a 0-dim tensor must be at least 1.
         """
         returns = discounted_returns(
@@ -101,7 +99,7 @@ def discounted_returns(reward: Tensor, *, continues: Tensor, discount: float) ->
     """Computes the discounted sum of the rewards of an episode up to each step, within each trajectory.
 
     Args:
-        reward: float32 `[T, B]`, 0 where a row is no transition.
+        reward: float32 `[T, B]`, 0 where a row is not a transition.
         continues: bool `[T, B]`, False where the episode ended with this step.
         discount: In [0, 1].
 

@@ -33,25 +33,25 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 class Sac(OnePolicy[SacSettings]):
     """Soft actor-critic with an ensemble of critics, Polyak-averaged targets and a learnt temperature alpha.
 
-    An update, on transitions (s, a, r, s'), with gamma 0 where the episode terminated (Haarnoja et al. 2018b,
-    algorithm 1; numbers are those of its equations):
+    An update on transitions (s, a, r, s'), where gamma is 0 after a termination (Haarnoja et al. 2018b, algorithm 1;
+    numbers in brackets are the paper's equations):
 
         y        = r + gamma E_a'[ min_{i in M} Q'_i(s', a') - alpha log pi(a' | s') ]
         J_Q      = mean[ w sum_i (Q_i(s, a) - y)^2 / 2 ]                              (5, 6)
         J_pi     = mean[ w E_a[ alpha log pi(a | s) - Q(s, a) ] ]                     (7, 9), with the new critics
-        J_alpha  = log(alpha) mean[ w (entropy - target entropy) ]                    (18), as the authors' code has it
+        J_alpha  = log(alpha) mean[ w (entropy - target entropy) ]                    (18), as in the authors' code
         Q'_i    <- tau Q_i + (1 - tau) Q'_i
 
     By default there are two critics, M is both, and Q their smallest value, as in the paper. M may be a subset that is
     drawn anew in each update: Chen et al. 2021, "Randomized Ensembled Double Q-Learning: Learning Fast Without a
-    Model", https://arxiv.org/abs/2101.05982, algorithm 1. Q is the mean of all critics then, as in Ball et al. 2023,
-    "Efficient Online Reinforcement Learning with Offline Data", https://arxiv.org/abs/2302.02948, algorithm 1. With M =
-    all of more than two, it is the SAC-N of An et al. 2021, https://arxiv.org/abs/2110.01548, section 3. With a
-    `policy_update_interval` of n, J_pi and J_alpha are for every n-th update only, beginning with the first.
+    Model", https://arxiv.org/abs/2101.05982, algorithm 1. Then Q is the mean of all critics, as in Ball et al. 2023,
+    "Efficient Online Reinforcement Learning with Offline Data", https://arxiv.org/abs/2302.02948, algorithm 1. If M is
+    all of more than two critics, this is the SAC-N of An et al. 2021, https://arxiv.org/abs/2110.01548, section 3. With
+    a `policy_update_interval` of n, J_pi and J_alpha apply only to every n-th update, beginning with the first.
 
     w are importance weights, 1 if the batch has none. Actions are Discrete or a bounded Box. Critics, targets and
-    temperature are never sent to actors. The algorithm chooses the spec's head: give `policy.spec` to actors.
-    `Algorithm` says which thread may call which method.
+    temperature are never sent to actors. The algorithm chooses the spec's head: pass `policy.spec` to actors.
+    `Algorithm` documents which thread may call which method.
     """
 
     name = "sac"
@@ -119,7 +119,7 @@ class Sac(OnePolicy[SacSettings]):
         return self._run(work, batch, {}, variant)
 
     def why_not_captured(self) -> str | None:
-        """Returns why updates cannot be captured: critics that are drawn anew have other addresses in each update."""
+        """Returns the reason why updates cannot be captured: each update draws critics with other addresses."""
         if self._settings.n_target_critics < self._settings.n_critics:
             return "--sac.target-critics draws other critics in each update"
         return super().why_not_captured()
@@ -127,11 +127,11 @@ class Sac(OnePolicy[SacSettings]):
     def _learn(
         self, batch: Batch, _numbers: Numbers, *, updates_policy: bool, members: Sequence[int] | None
     ) -> Outputs:
-        """Makes the optimisers' steps for a batch of transitions, on the device.
+        """Makes the optimiser steps for a batch of transitions, on the device.
 
         Args:
             batch: A batch with T = 1.
-            updates_policy: True: policy and temperature learn, too.
+            updates_policy: True: the update includes policy and temperature.
             members: The critics whose smallest value is the target; None: all.
         """
         settings = self._settings
@@ -155,7 +155,7 @@ class Sac(OnePolicy[SacSettings]):
     def _update_critics(
         self, step: Transitions, temperature: Tensor, members: Sequence[int] | None
     ) -> dict[str, Tensor]:
-        """Makes the critics' step; returns its metrics, from before it, and the `PRIORITIES`."""
+        """Makes the critics' step; returns the metrics from before the step, and the `PRIORITIES`."""
         with torch.no_grad():
             outputs = self._policy.parameters_of(step.next_observation, self._substep_key, is_normalized=True)
             soft_value = self._actions.soft_value(
@@ -188,7 +188,8 @@ class Sac(OnePolicy[SacSettings]):
     def _target_members(self) -> list[int] | None:
         """Returns the critics whose smallest value is the target of this update; None: all.
 
-        They follow from seed and number of the update, so that a resumed run draws the same without a state.
+        They derive from the seed and the update's number, so that a resumed run draws the same ones without saved
+        state.
         """
         settings = self._settings
         if settings.n_target_critics == settings.n_critics:
@@ -198,7 +199,7 @@ class Sac(OnePolicy[SacSettings]):
         return members
 
     def _update_policy(self, step: Transitions, temperature: Tensor) -> dict[str, Tensor]:
-        """Makes the step of the policy, and that of the temperature if it is learnt; returns the metrics."""
+        """Makes the policy's step, and that of a learnt temperature; returns the metrics."""
         outputs = self._policy.parameters_of(step.observation, self._substep_key, is_normalized=True)
         improvement = self._actions.improve(outputs, self._critics, step.observation, temperature, self._combine)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""SAC's settings, in a module without torch, so that `rollcast --help` need not import it."""
+"""SAC's settings, in a module without torch, so that `rollcast --help` does not import torch."""
 
 from typing import Annotated, Self
 
@@ -11,10 +11,10 @@ from rollcast.services.settings.setting import setting
 
 
 class SacSettings(BaseModel):
-    """The settings of soft actor-critic; the defaults solve Pendulum-v1 and are a place to start elsewhere.
+    """The settings of soft actor-critic. The defaults solve Pendulum-v1; start from them for other tasks.
 
-    The papers have hidden layers of 256 and 256 with ReLU, batches of 256 transitions, and an update for every step
-    of the environment.
+    The papers use hidden layers of 256 and 256 with ReLU, batches of 256 transitions, and one update for every
+    environment step.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -22,7 +22,7 @@ class SacSettings(BaseModel):
     discount: ZeroToOne = setting(
         0.99,
         "Discount gamma of the next step's value, in [0, 1]; 0.99 in the paper.",
-        stays("what the critics have learnt to expect depends on it"),
+        stays("the critics' learnt values depend on it"),
     )
     policy_learning_rate: PositiveFloat = setting(
         1e-3, "Step size of the policy's Adam, above 0; 3e-4 in the paper.", LEARNING
@@ -40,30 +40,32 @@ class SacSettings(BaseModel):
     )
     n_critics: Annotated[int, Field(ge=1, le=100)] = setting(
         2,
-        "Critics, from 1 to 100. 10 in REDQ (Chen et al. 2021) and RLPD (Ball et al. 2023), for many updates a step.",
-        stays("the checkpoint has the weights of so many critics"),
+        "Critics, from 1 to 100. 10 in REDQ (Chen et al. 2021) and RLPD (Ball et al. 2023), for many updates per step.",
+        stays("the checkpoint has the weights of that number of critics"),
     )
     target_critics: AtLeastOne | None = setting(
         None,
-        "Critics whose smallest value is the target, drawn anew in each update (REDQ). With fewer than n_critics, the "
-        "policy follows the mean of all critics, else the smallest value of all. Default: 2, or 1 of one critic.",
+        "Critics whose smallest value is the target, drawn again in each update (REDQ). With fewer than n_critics, "
+        "the policy maximises the mean of all critics, else their smallest value. Default: 2, or 1 if there is "
+        "only one critic.",
         LEARNING,
     )
     critic_layer_norm: bool = setting(
         False,
-        "Layer norm in the critics' hidden layers, before the activation (Ball et al. 2023, section 4.2): bounds what "
-        "critics say of actions that the data lack.",
+        "Layer norm in the critics' hidden layers, before the activation (Ball et al. 2023, section 4.2). It bounds "
+        "the critics' values of actions that are not in the data.",
         stays("the checkpoint has the weights of such critics"),
     )
     policy_update_interval: AtLeastOne = setting(
         1,
-        "Updates of the critics to one of policy and temperature, at least 1. REDQ and RLPD: the updates to a step.",
+        "Updates of the critics for each update of policy and temperature, at least 1. REDQ and RLPD: the number "
+        "of updates per step.",
         LEARNING,
     )
     initial_temperature: PositiveFloat = setting(
         1.0,
         "Initial temperature alpha, the value of one nat of entropy, above 0.",
-        stays("the checkpoint has what the temperature has become"),
+        stays("the checkpoint has the learnt temperature"),
     )
     learn_temperature: bool = setting(
         True,
@@ -78,14 +80,14 @@ class SacSettings(BaseModel):
     )
     target_entropy_ratio: AboveZeroToOne = setting(
         0.98,
-        "Discrete actions: target entropy divided by that of the uniform policy, in (0, 1]; 0.98 in "
-        "Christodoulou 2019. Smaller values learn faster where a single action is right.",
+        "Discrete actions: target entropy divided by that of the uniform policy, in (0, 1]; 0.98 in Christodoulou "
+        "2019. Smaller values learn faster if only one action is right.",
         LEARNING,
     )
     reward_scale: PositiveFloat = setting(
         1.0,
         "Factor of every reward, above 0. With a learnt temperature it only scales the critics' values.",
-        stays("what the critics have learnt to expect depends on it"),
+        stays("the critics' learnt values depend on it"),
     )
     max_grad_norm: PositiveOrInfinite = setting(
         float("inf"), "Clip gradients to this norm, above 0; inf: do not clip, as in the paper.", LEARNING

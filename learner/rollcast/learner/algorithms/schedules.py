@@ -10,15 +10,15 @@ ScheduleKind = Literal["constant", "linear"]
 # Maps progress in [0, 1] to the quantity's value.
 Schedule = Callable[[float], float]
 
-# The share of its first value at which a quantity that falls stays. At 0 a run that has not learnt its task when its
-# planned steps end learns nothing more, also if it is resumed with more steps.
+# The share of its first value at which a falling quantity stays. With 0, a run that has not learnt its task at the end
+# of its planned steps would learn no more, even if it is resumed with more steps.
 FLOOR: Final = 0.05
 
 
 def linear(start: float, end: float) -> Schedule:
-    """Returns a schedule that goes from `start` at progress 0 to `end` at progress 1 in a straight line.
+    """Returns a schedule that is linear from `start` at progress 0 to `end` at progress 1.
 
-    Progress outside [0, 1] counts as the nearer end: a run may end a few steps after its planned total.
+    Progress outside [0, 1] is clipped, because a run may end a few steps after its planned total.
     """
 
     def value_at(progress: float) -> float:
@@ -30,17 +30,17 @@ def linear(start: float, end: float) -> Schedule:
 
 
 def make_schedule(kind: ScheduleKind, start: float) -> Schedule:
-    """Makes a schedule by its name.
+    """Makes a schedule of a given kind.
 
     Args:
-        kind: `"constant"`, or `"linear"`: it falls to `FLOOR` of its start.
+        kind: `"constant"`, or `"linear"`, which falls to `FLOOR` times the start.
         start: The value at progress 0; any number.
 
     Returns:
         A function from progress in [0, 1] to the value.
 
     Raises:
-        ConfigurationError: If there is no schedule of that name.
+        ConfigurationError: If the kind is unknown.
     """
     if kind == "constant":
         return lambda progress: start

@@ -21,7 +21,7 @@ from rollcast.services.spaces.spaces import SubstepSpaces
 
 Observation = Mapping[str, Tensor]
 
-# Makes one value of those of E critics: float32 [E, ...] -> [...].
+# Combines the values of E critics: float32 [E, ...] -> [...].
 Combine = Callable[[Tensor], Tensor]
 
 
@@ -41,7 +41,7 @@ class PolicyImprovement(NamedTuple):
     Attributes:
         outputs_gradient: float32 `[N, P]`, the gradient of the loss with respect to the policy network's outputs.
         loss: float32 `[N]`.
-        entropy: float32 `[N]`, the policy's entropy: an estimate for continuous actions, exact for discrete ones.
+        entropy: float32 `[N]`, the policy's entropy: an estimate for continuous actions, exact for discrete actions.
     """
 
     outputs_gradient: Tensor
@@ -52,7 +52,7 @@ class PolicyImprovement(NamedTuple):
 class SoftActions(ABC):
     """The parts of an update that depend on the action space.
 
-    The only state is the generator, which belongs to the algorithm's thread.
+    The only state is the generator, which only the algorithm's thread uses.
 
     Attributes:
         head: The meaning of the policy's outputs.
@@ -66,7 +66,7 @@ class SoftActions(ABC):
 
     @abstractmethod
     def values(self, critics: CriticEnsemble, observation: Observation, action: Tensor) -> Tensor:
-        """Returns all critics' values of actions that were taken: float32 `[E, N]`, with its graph."""
+        """Returns all critics' values of taken actions: float32 `[E, N]`, with its graph."""
 
     @abstractmethod
     def soft_value(
@@ -84,7 +84,7 @@ class SoftActions(ABC):
             critics: The critics.
             observation: `[N, ...]` for every leaf.
             temperature: 0-dim.
-            members: The critics i whose values are used; None: all.
+            members: The critics i to use; None: all.
         """
 
     @abstractmethod
@@ -100,10 +100,10 @@ class SoftActions(ABC):
 
         Args:
             outputs: float32 `[N, P]`, the policy network's outputs; their graph is not used.
-            critics: The critics whose values are used; their gradients stay as they are.
+            critics: The critics; their gradients are unchanged.
             observation: `[N, ...]` for every leaf.
             temperature: 0-dim.
-            combine: Makes Q of the critics' values.
+            combine: Combines the critics' values into Q.
         """
 
 
@@ -117,8 +117,8 @@ def soft_actions(spaces: SubstepSpaces, generator: torch.Generator, *, entropy_r
 
     Raises:
         ConfigurationError: If the action space is neither Box nor Discrete.
-        InvalidSpaceError: If it is a Box whose bounds are not finite, or the leaf `action_mask` of the observation is
-            not a mask for it.
+        InvalidSpaceError: If a Box has bounds that are not finite, or the observation's leaf `action_mask` is not a
+            mask for the actions.
     """
     mask = action_mask_of(spaces)
     if isinstance(spaces.action, Box):
@@ -133,11 +133,11 @@ def soft_actions(spaces: SubstepSpaces, generator: torch.Generator, *, entropy_r
 class _ContinuousActions(SoftActions):
     """A tanh-squashed Gaussian; expectations are estimated with one reparameterised sample.
 
-    Critics see the actions that the environment executed: rollouts of another policy may hold actions outside the Box,
-    and the environment got them clipped.
+    Critics see the executed actions: rollouts of another policy may have actions outside the Box, which were clipped
+    for the environment.
 
     Haarnoja et al. 2018b, "Soft Actor-Critic Algorithms and Applications", https://arxiv.org/abs/1812.05905. Actions
-    and densities are those of the Box scaled to [-1, 1]^D, as in the authors' environments.
+    and densities refer to the Box scaled to [-1, 1]^D, as in the authors' environments.
     """
 
     head: PolicyHead = "squashed_gaussian"
@@ -198,7 +198,7 @@ class _DiscreteActions(SoftActions):
     """A categorical distribution; expectations are sums over all actions. Forbidden actions have probability 0.
 
     Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", https://arxiv.org/abs/1910.07207. The target
-    entropy is a fraction of the entropy of the uniform policy; with an action mask, uniform over the allowed actions.
+    entropy is a fraction of the entropy of the uniform policy; a mask limits it to the allowed actions.
     """
 
     head: PolicyHead = "default"

@@ -1,4 +1,4 @@
-"""Target networks: copies that follow a network slowly, for stable learning targets."""
+"""Target networks: copies that follow a network slowly and give stable learning targets."""
 
 import copy
 from typing import Generic, TypeVar
@@ -12,16 +12,16 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 class TargetNetwork(Generic[_Module]):
-    """A copy of a module that follows it by Polyak averaging, or by copying from time to time.
+    """A copy of a module that follows it by Polyak averaging, or by occasional copies.
 
     Lillicrap et al. 2016, "Continuous control with deep reinforcement learning", https://arxiv.org/abs/1509.02971,
     algorithm 1:
 
         theta' <- tau theta + (1 - tau) theta'
 
-    Invariant: the copy's trainable parameters are views of one vector in the order of the source's, so that following
-    is one operation. No gradient flows into the copy, and it is never sent to actors. Not thread-safe: it belongs to
-    the algorithm's thread.
+    Invariant: the copy's trainable parameters are views of one vector in the source's order, so that following is one
+    operation. The copy gets no gradients, and is never sent to actors. Not thread-safe: only the algorithm's thread
+    uses it.
 
     Attributes:
         module: The copy. To load a checkpoint, copy into its parameters in place.
@@ -31,7 +31,7 @@ class TargetNetwork(Generic[_Module]):
         """Copies the source.
 
         Args:
-            source: The module that learns, on its device.
+            source: The module in training, on its device.
             parameters: The parameters of the source, and no others.
         """
         self.module: _Module = copy.deepcopy(source)

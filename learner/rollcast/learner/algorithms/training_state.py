@@ -1,6 +1,6 @@
-"""Writes an algorithm's state as named tensors (safetensors) and named values (JSON), without pickle; reads it back.
+"""Writes and reads an algorithm's state as named tensors (safetensors) and named values (JSON), without pickle.
 
-`write_parts` and `load_parts` do it for modules, optimisers, tensors and generators by name.
+`write_parts` and `load_parts` handle modules, optimisers, tensors and generators by name.
 """
 
 import json
@@ -22,7 +22,7 @@ from rollcast.services.errors import ConfigurationError
 TENSORS_FILE = "algorithm.safetensors"
 VALUES_FILE = "algorithm.json"
 
-# Of whatever an algorithm's next update depends on.
+# A part of an algorithm's state on which its next update depends.
 StatePart: TypeAlias = nn.Module | torch.optim.Optimizer | Descent | Tensor | torch.Generator
 
 _STATE: Final = "state"
@@ -32,12 +32,12 @@ def write_training_state(directory: Path, tensors: Mapping[str, Tensor], values:
     """Writes tensors and values into a directory.
 
     Args:
-        directory: Made if it does not exist.
+        directory: Created if missing.
         tensors: Tensors by name, on any device. Views that share a storage are written separately.
-        values: Values by name; anything JSON can hold.
+        values: JSON values by name.
 
     Raises:
-        OSError: If they cannot be written.
+        OSError: If a file cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     # safetensors' writer for numpy, because the one for torch refuses tensors that share a storage, and all parameters
@@ -51,10 +51,10 @@ def write_training_state(directory: Path, tensors: Mapping[str, Tensor], values:
 
 
 def read_training_state(directory: Path) -> tuple[dict[str, NDArray[np.generic]], dict[str, Any]]:
-    """Reads what `write_training_state` wrote.
+    """Reads the files of `write_training_state`.
 
     Args:
-        directory: The directory that was written.
+        directory: The directory.
 
     Returns:
         Arrays by name, and values by name.
@@ -80,12 +80,12 @@ def write_parts(directory: Path, parts: Mapping[str, StatePart], values: Mapping
     """Writes parts of an algorithm and values into a directory.
 
     Args:
-        directory: Made if it does not exist.
+        directory: Created if missing.
         parts: The parts by name.
-        values: Values by name; anything JSON can hold.
+        values: JSON values by name.
 
     Raises:
-        OSError: If they cannot be written.
+        OSError: If a file cannot be written.
     """
     tensors: dict[str, Tensor] = {}
     for name, part in parts.items():
@@ -100,9 +100,9 @@ def write_parts(directory: Path, parts: Mapping[str, StatePart], values: Mapping
 
 
 def load_parts(parts: Mapping[str, StatePart], arrays: Mapping[str, NDArray[np.generic]], *, source: Path) -> None:
-    """Reads what `write_parts` wrote, in place, on any device.
+    """Loads parts from `write_parts`, in place, on any device.
 
-    A generator whose state comes from another kind of device draws other numbers, see `restore_generator`.
+    A generator whose state comes from another kind of device draws other numbers; see `restore_generator`.
 
     Args:
         parts: The parts by name, of the same shapes.
@@ -110,7 +110,7 @@ def load_parts(parts: Mapping[str, StatePart], arrays: Mapping[str, NDArray[np.g
         source: The checkpoint's directory, for messages.
 
     Raises:
-        ConfigurationError: If something is missing, or belongs to other networks or optimisers.
+        ConfigurationError: If a part is missing, or belongs to other networks or optimisers.
     """
     for name, part in parts.items():
         if isinstance(part, nn.Module):
@@ -159,7 +159,7 @@ def _with_layout(part: torch.optim.Optimizer | Descent) -> tuple[torch.optim.Opt
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer, flat: FlatParameters | None) -> dict[str, Tensor]:
-    """Returns the state of an optimiser as `state.PARAMETER.NAME`; of a flat vector without what pads it."""
+    """Returns the state of an optimiser as `state.PARAMETER.NAME`; a flat vector's state without its padding."""
     found = {
         f"{_STATE}.{parameter}.{name}": torch.as_tensor(value)
         for parameter, remembered in optimizer.state_dict()[_STATE].items()
@@ -177,7 +177,7 @@ def _load_optimizer(
     arrays: Mapping[str, NDArray[np.generic]],
     source: Path,
 ) -> None:
-    """Restores the state of an optimiser, but not its settings. Without arrays, the optimiser had made no step."""
+    """Restores the state of an optimiser, but not its settings. No arrays mean that it had made no step."""
     state: dict[int, dict[str, Tensor]] = {}
     for path, array in arrays.items():
         optimizer_name, _, name = path.partition(".")

@@ -1,6 +1,6 @@
-"""Prepares the trajectories of a batch: its columns, the observations to value, the values that follow, the advantages.
+"""Prepares the trajectories of a batch: columns, observations to value, next values, advantages.
 
-`transitions.py` does so for single transitions of a replay buffer.
+`transitions.py` does this for single transitions of a replay buffer.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def columns_of(batch: Batch, substep_key: str) -> BatchColumns:
 
     Args:
         batch: The batch.
-        substep_key: The substep that the algorithm was made for.
+        substep_key: The algorithm's substep.
 
     Raises:
         ConfigurationError: If the batch holds other substeps.
@@ -34,7 +34,7 @@ def columns_of(batch: Batch, substep_key: str) -> BatchColumns:
 
 
 def observations_to_value(batch: Batch, columns: BatchColumns) -> dict[str, Tensor]:
-    """Puts the observations of a batch one after the other, so that the critic runs once.
+    """Concatenates the observations of a batch, so that the critic runs once.
 
     Args:
         batch: Trajectories `[T, B, ...]`.
@@ -55,18 +55,19 @@ def observations_to_value(batch: Batch, columns: BatchColumns) -> dict[str, Tens
 
 
 def with_first_transitions_in_front(batch: Batch, rows: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Replaces the observations before the first transition of each trajectory by that of the transition.
+    """Overwrites the observations before the first transition of each trajectory with its observation.
 
-    Those rows may hold anything. The batcher does the same with fresh rollouts; samples of a replay buffer need it.
+    The content of these rows is undefined. The batcher overwrites them in fresh rollouts, so only samples of a replay
+    buffer need this function.
 
     Args:
         batch: Trajectories `[T, B, ...]`.
         rows: `[(T + 1) * B + N, ...]` for every leaf, as `observations_to_value` arranges them.
 
     Returns:
-        The same leaves.
+        The changed leaves.
     """
-    # On a GPU, looking would wait for the device.
+    # On a GPU, a check would wait for the device.
     if batch.valid.device.type == "cpu" and batch.valid[0].all():
         return rows
     n_steps, n = batch.valid.shape
@@ -80,9 +81,9 @@ def with_first_transitions_in_front(batch: Batch, rows: Mapping[str, Tensor]) ->
 
 
 def states_before_ends(batch: Batch, states: Tensor) -> Tensor:
-    """Returns the recurrent states with which a policy sees the last and the final observations.
+    """Returns the recurrent states for the last and the final observations.
 
-    The state of a final observation is that of its episode, not the one with which the next episode begins.
+    The state for a final observation belongs to its episode, not to the next one.
 
     Args:
         batch: Trajectories `[T, B, ...]`.
@@ -96,10 +97,11 @@ def states_before_ends(batch: Batch, states: Tensor) -> Tensor:
 
 
 def sequence_starts(batch: Batch) -> SequenceStarts:
-    """Finds the rows in which the state of a recurrent policy does not follow from the row before.
+    """Finds the rows whose recurrent state does not follow from the previous row.
 
-    A row begins an episode if the row before is no transition, or if it is a transition and an episode ended in the row
-    before. The row between two episodes that some vector environments have continues with the state of the first one.
+    A row begins an episode if the previous row is not a transition. A transition also begins one if an episode ended in
+    the previous row. Some vector environments have a row between two episodes, which continues the state of the first
+    episode.
 
     Args:
         batch: Trajectories `[T, B, ...]`.
@@ -113,7 +115,7 @@ def sequence_starts(batch: Batch) -> SequenceStarts:
 
 
 def values_and_next_values(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the value of each step's observation, and that of the observation that truly followed it.
+    """Returns the value of each step's observation, and the value of its true next observation.
 
     Args:
         batch: Trajectories `[T, B, ...]`.
@@ -127,7 +129,7 @@ def values_and_next_values(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor
     # step, the next row belongs to the next episode, and the value of the final observation replaces it.
     v_tp1 = values[n_trajectories : n_rows + n_trajectories].view_as(batch.reward)
     if batch.final_index.shape[0]:
-        # One row more, for final observations that belong nowhere.
+        # One extra row, for unused final observations.
         room = values.new_empty(len(v_tp1) + 1, n_trajectories)
         room[:-1] = v_tp1
         room.index_put_(batch.final_index.unbind(dim=1), values[n_rows + n_trajectories :])
@@ -136,17 +138,17 @@ def values_and_next_values(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor
 
 
 def learnt_rows(batch: Batch) -> Tensor:
-    """Returns the rows that an actor-critic learns from, bool `[T, B]`: transitions whose action a policy chose.
+    """Returns the rows from which an actor-critic learns, bool `[T, B]`: transitions whose action a policy chose.
 
-    An action that another chose, `Batch.overridden`, tells nothing of what the policy's own are worth, neither to the
-    policy nor to its critic. `vtrace` bootstraps from the value of the observation in which it was taken. Running
-    statistics of observations and rewards are those of all transitions.
+    An action from another source, `Batch.overridden`, has no information about the policy's actions, for the policy or
+    its critic. `vtrace` bootstraps from the value of the observation before that action. Running statistics of
+    observations and rewards cover all transitions.
     """
     return batch.valid if batch.overridden is None else batch.valid & ~batch.overridden
 
 
 def n_learnt_rows(batch: Batch) -> Tensor | float:
-    """Returns the number of `learnt_rows`, by which ranks weigh their means; 0-dim if it is a tensor."""
+    """Returns the number of `learnt_rows`, which is the weight of a rank's means; 0-dim if it is a tensor."""
     return batch.n_env_steps if batch.overridden is None else learnt_rows(batch).sum()
 
 
@@ -155,7 +157,7 @@ def log_importance(batch: Batch, log_prob: Tensor, acted_log_prob: Tensor) -> Te
 
     Args:
         batch: Trajectories `[T, B, ...]`.
-        log_prob: float32 `[T * B]`, of the actions under the policy that learns, without graph.
+        log_prob: float32 `[T * B]`, of the actions under the policy in training, without graph.
         acted_log_prob: float32 `[T, B]`, under the policy that acted.
     """
     return (log_prob.view_as(batch.reward) - acted_log_prob) * learnt_rows(batch)
@@ -175,16 +177,16 @@ def shares_of_steps(batch: Batch, n_env_steps: Tensor | float) -> Tensor:
 
 
 def weighted_variance(quantity: Tensor, weight: Tensor) -> Tensor:
-    """Returns the variance of `[N]` under weights that sum to 1, 0-dim."""
+    """Returns the variance of `quantity`, `[N]`, under weights that sum to 1; 0-dim."""
     return torch.dot(weight, (quantity - torch.dot(weight, quantity)).square_())
 
 
 def normalized(
     advantage: Tensor, weight: Tensor, *, count: Tensor | float = 0.0, reduction: GradientReduction = ALONE
 ) -> Tensor:
-    """Scales `[N]` to mean 0 and standard deviation 1 under weights that sum to 1, over all ranks.
+    """Scales advantages, `[N]`, to mean 0 and standard deviation 1 under weights that sum to 1, over all ranks.
 
-    A single advantage stays as it is, as in Stable-Baselines3: its distance from its own mean would always be 0.
+    A single advantage is not scaled, as in Stable-Baselines3: its distance from the mean is always 0.
 
     Args:
         advantage: float32 `[N]`.
@@ -201,11 +203,11 @@ def normalized(
 def explained_variance(value: Tensor, target: Tensor, weight: Tensor) -> Tensor:
     """Returns the share of the targets' variance that the values explain, 0-dim.
 
-    1: the critic predicts the targets exactly; 0: it is no better than a constant.
+    1: the critic predicts the targets exactly; 0: the critic is as good as a constant.
 
     Args:
         value: float32 `[N]`.
         target: float32 `[N]`.
-        weight: float32 `[N]`, which sum to 1.
+        weight: float32 `[N]`, with sum 1.
     """
     return 1.0 - weighted_variance(value - target, weight) / (weighted_variance(target, weight) + 1e-8)

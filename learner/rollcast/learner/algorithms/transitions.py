@@ -17,12 +17,12 @@ class Transitions(NamedTuple):
     """B transitions of one substep.
 
     Attributes:
-        observation: `[B, ...]` for every leaf of the observation space, as networks see it.
+        observation: `[B, ...]` for every leaf of the observation space, in the form that networks see.
         action: `[B, ...]`, in the space's dtype.
         reward: float32 `[B]`, scaled.
         next_observation: `[B, ...]` for every leaf, the true next observation.
         discount: float32 `[B]`, the factor of the next observation's value; 0 where the episode terminated.
-        weight: float32 `[B]`, the weight in the loss: the importance weight divided by B; 0 where the row is not valid.
+        weight: float32 `[B]`, the weight in the loss: the importance weight divided by B; 0 in invalid rows.
         n_learnt: B; 0 if no row is valid.
     """
 
@@ -54,7 +54,7 @@ def transitions_of(
         normalized: Normalises the observations of a substep; see `TorchPolicy.normalized`.
 
     Returns:
-        The transitions; views of the batch where nothing is computed.
+        The transitions; views of the batch where possible.
 
     Raises:
         ConfigurationError: If the batch holds other substeps, or trajectories of more than one step.
@@ -82,10 +82,10 @@ def transitions_of(
 
 
 def with_head(spec: PolicySpec, head: PolicyHead) -> PolicySpec:
-    """Returns the architecture with the head that an algorithm needs; actors need this one.
+    """Returns the architecture with the head that an algorithm needs; pass it to actors.
 
     Args:
-        spec: An architecture with the default head, or with this one.
+        spec: An architecture with the default head, or with the needed one.
         head: The meaning of the outputs.
 
     Raises:

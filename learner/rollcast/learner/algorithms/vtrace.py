@@ -13,12 +13,12 @@ from torch import Tensor
 
 
 class VTraceReturns(NamedTuple):
-    """The targets of the critic and the advantages of the policy.
+    """The critic's targets and the policy's advantages.
 
     Attributes:
         vs: `[T, B]`, the targets v_s of the critic.
         pg_advantage: `[T, B]`, the factor of the policy gradient, including the truncated importance weight.
-        advantage: `[T, B]`, the same without that weight.
+        advantage: `[T, B]`, like `pg_advantage` but without that weight.
     """
 
     vs: Tensor
@@ -41,7 +41,7 @@ def vtrace(
     lambda_: float = 1.0,
     overridden_t: Tensor | None = None,
 ) -> VTraceReturns:
-    """Computes the V-trace targets and the advantages of the policy gradient.
+    """Computes the V-trace targets, and the advantages of the policy gradient.
 
     Equation 1 of the paper in the recursive form of its remark 1, with rho_t = min(clip_rho, pi/mu) and
     c_t = lambda * min(clip_c, pi/mu):
@@ -56,23 +56,22 @@ def vtrace(
     A truncated episode has `discount_t > 0` and `continues_t` False: its value is bootstrapped from the true final
     observation, and its trace ends. The trace also ends at the last step of the trajectory, for any `continues_t`.
 
-    No gradient flows through the result. All tensors stay on the device of the arguments; the host does not wait for
-    it.
+    No gradient flows through the result. All tensors stay on the device of the arguments, and the host does not wait.
 
     Args:
-        log_rho_t: float `[T, B]`, log-probability of the action under the policy that learns, minus the one under the
+        log_rho_t: float `[T, B]`, the action's log-probability under the policy in training minus the one under the
             policy that acted.
         r_t: float `[T, B]`, rewards.
         discount_t: float `[T, B]` in [0, 1], 0 where the episode terminated.
         continues_t: bool `[T, B]`, False where the episode ended with this step, by termination or truncation.
         v_t: float `[T, B]`, value of the observation in which step t acts.
-        v_tp1: float `[T, B]`, value of the true next observation, which is the final one where the episode ended.
+        v_tp1: float `[T, B]`, value of the true next observation, which is the final one at the end of an episode.
         clip_rho: Upper bound of the importance weight in delta; it decides which policy's value is learnt.
         clip_c: Upper bound of the importance weight in the trace; it decides how fast the value is learnt.
         clip_pg_rho: Upper bound of the importance weight in the policy gradient.
-        lambda_: Decay of corrections on their way back in time, in [0, 1]; 1 is the paper's, 0 is one-step TD.
-        overridden_t: bool `[T, B]`, True where no policy chose the action: pi/mu counts as 0 there, so that the target
-            is V(x_t), and the traces of the steps before end. None: nowhere.
+        lambda_: Decay of corrections per step back in time, in [0, 1]; 1 in the paper, 0 is one-step TD.
+        overridden_t: bool `[T, B]`, True where no policy chose the action. There pi/mu counts as 0, so that the target
+            is V(x_t), and earlier traces end. None: nowhere.
 
     Returns:
         Targets and advantages, with and without the importance weight, each `[T, B]`.
@@ -103,7 +102,7 @@ def vtrace(
 
 
 class Gae(NamedTuple):
-    """The advantages of the policy and the targets of the critic.
+    """The policy's advantages and the critic's targets.
 
     Attributes:
         advantage: `[T, B]`, A_t.
@@ -125,7 +124,7 @@ def gae(
     lambda_: float = 0.95,
     overridden_t: Tensor | None = None,
 ) -> Gae:
-    """Computes generalised advantages, for trajectories of the policy that learns, and targets.
+    """Computes generalised advantages and targets, for trajectories of the policy in training.
 
     Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation",
     https://arxiv.org/abs/1506.02438, equation 16, cut at the ends of episodes and of the trajectory:
@@ -140,8 +139,8 @@ def gae(
         discount_t: float `[T, B]` in [0, 1], 0 where the episode terminated.
         continues_t: bool `[T, B]`, False where the episode ended with this step.
         v_t: float `[T, B]`, value of the observation in which step t acts.
-        v_tp1: float `[T, B]`, value of the true next observation, which is the final one where the episode ended.
-        lambda_: In [0, 1]: 0 is one-step TD, of low variance; 1 the whole return, without bias.
+        v_tp1: float `[T, B]`, value of the true next observation, which is the final one at the end of an episode.
+        lambda_: In [0, 1]: 0 is one-step TD, with low variance; 1 is the whole return, without bias.
         overridden_t: As for `vtrace`; the advantage is 0 there.
     """
     target = vtrace(

@@ -1,1 +1,1 @@
-"""Assembles batches from queued rollouts, one slot of memory after the other."""
+"""Assembles batches from queued rollouts in a ring of memory slots."""

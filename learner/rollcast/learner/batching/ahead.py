@@ -12,29 +12,30 @@ from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice
 
 logger = logging.getLogger(__name__)
 
-# The thread is woken when the queue has this share of a batch: for few large copies, and not long before the last one.
+# The thread wakes when the queue has this share of a batch: early enough before the last rollout, with few large
+# copies.
 _SHARE: Final = 4
-# A wait for rollouts looks so often whether it is to end, in case no thread wakes it.
+# The interval at which a wait for rollouts checks its end, in case no thread wakes it.
 _LOOK_S: Final = 1.0
 # The copy of one rollout takes milliseconds.
 _END_S: Final = 10.0
 
 
 class AheadAssembler:
-    """A thread that fills the next batch, while the trainer updates, with rollouts that have arrived.
+    """A thread that fills the next batch with arrived rollouts while the trainer updates.
 
-    Invariant: it changes nothing but the time at which rollouts are copied. They keep their room in the queue until the
-    trainer comes, so actors get credits as if they still lay there. Only then do they count as taken, and it drops
-    rollouts that have become too old. Thread and trainer take turns: the trainer waits for the copy of one rollout at
-    most. While the trainer waits for rollouts, it takes them itself.
+    Invariant: the thread changes only the time at which rollouts are copied. Rollouts keep their room in the queue
+    until the trainer returns, so actors get credits as if the rollouts were still queued. Then the rollouts count as
+    taken, and stale ones are dropped. Thread and trainer take turns: the trainer waits for the copy of at most one
+    rollout. While the trainer waits for rollouts, the trainer takes them itself.
 
     Args:
         arrivals: The rollouts to assemble.
         queue: The queue among them.
         assembly: The batches to fill.
         batch_size: B, in trajectories.
-        is_stale: Returns whether trajectories are too old by now. Any thread may call it.
-        note_taken: Notes in the trainer's thread that trajectories were taken, and whether they were dropped.
+        is_stale: Returns whether trajectories are too old now. Any thread may call it.
+        note_taken: Notes taken trajectories and whether they were dropped; called by the trainer's thread.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class AheadAssembler:
 
     @contextmanager
     def visit(self) -> Iterator[None]:
-        """The trainer's turn: takes it from the thread, and gives it back at the end. Visits may nest."""
+        """The trainer's turn: takes the turn from the thread, and returns it at the end. Visits may nest."""
         self._is_away = False
         self._queue.end_wait_ahead()
         with self._turn:
@@ -79,10 +80,10 @@ class AheadAssembler:
                 self._turn.notify()
 
     def take(self) -> AssembledBatch | None:
-        """Takes over what was assembled, in the trainer's turn; what is not full yet is in the assembly.
+        """Takes over the assembled trajectories, in the trainer's turn. An unfinished batch stays in the assembly.
 
         Returns:
-            The batch, if it is full.
+            The batch, if full.
 
         Raises:
             BaseException: The exception that ended the thread.
@@ -107,7 +108,7 @@ class AheadAssembler:
         return None
 
     def end(self) -> None:
-        """Ends the thread, and waits 10 s at most for its end. The assembled trajectories are lost."""
+        """Ends the thread, and waits at most 10 s for its end. The assembled trajectories are lost."""
         self._has_ended = True
         self._is_away = False
         self._queue.end_wait_ahead()
@@ -145,7 +146,7 @@ class AheadAssembler:
         return self._is_away and not self._has_ended
 
     def _assemble(self) -> None:
-        """Fills the next batch with what has come, until the trainer is back. Called with the turn."""
+        """Fills the next batch with arrived rollouts until the trainer returns. Called with the turn."""
         while self._may_go_on():
             piece = self._arrivals.get(self._assembly.n_missing, 0.0, keep_room=True)
             if piece is None:

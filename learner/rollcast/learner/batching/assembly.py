@@ -1,4 +1,4 @@
-"""Assembles batches from rollouts as they come: one batch for each substep of the environment is being filled."""
+"""Assembles batches from arriving rollouts: one batch for each substep of the environment."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from rollcast.services.columns.shape import RolloutShape
 
 @dataclass(frozen=True, slots=True)
 class AssembledBatch:
-    """A full batch, and where it comes from.
+    """A full batch and the origin of its trajectories.
 
     Attributes:
-        finished: The batch, whose copy to the device has begun.
-        names: Its trajectories.
-        arrived_at: The times at which its rollouts came, by `time.monotonic`; empty if they are not sent.
+        finished: The batch; its copy to the device has begun.
+        names: The names of its trajectories.
+        arrived_at: The arrival times of its rollouts, by `time.monotonic`; recovered rollouts have none.
     """
 
     finished: FinishedBatch
@@ -30,7 +30,7 @@ class AssembledBatch:
 
 @dataclass(slots=True)
 class _Filling:
-    """The batch of one substep that is being filled."""
+    """The unfinished batch of one substep."""
 
     batcher: Batcher
     names: list[SliceName]
@@ -38,14 +38,14 @@ class _Filling:
 
 
 class Assembly:
-    """The batches that are being filled, one for each substep. For one thread at a time.
+    """The unfinished batches, one for each substep. For one thread at a time.
 
     Args:
         rollout_shape: The shape of the rollouts.
-        batch_size: See `Batcher`, as for those below.
-        copier: Likewise.
-        n_slots: Likewise.
-        keeps_idle: Likewise.
+        batch_size: See `Batcher`.
+        copier: See `Batcher`.
+        n_slots: See `Batcher`.
+        keeps_idle: See `Batcher`.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Assembly:
 
     @property
     def n_missing(self) -> int:
-        """The trajectories that the fullest batch lacks: so many fit into it, of whichever substep they are."""
+        """The number of trajectories that the fullest batch lacks. This many trajectories of any substep fit."""
         return min(filling.batcher.n_missing for filling in self._fillings.values())
 
     def add(self, piece: RolloutSlice) -> int:
-        """Copies trajectories, at most `n_missing`, into the batch of their substep.
+        """Copies at most `n_missing` trajectories into the batch of their substep.
 
         Returns:
-            How many were left out; see `Batcher.add`.
+            The number of omitted trajectories; see `Batcher.add`.
         """
         filling = self._fillings[piece.rollout.substep_key]
         n_left_out = filling.batcher.add(piece)
@@ -91,14 +91,14 @@ class Assembly:
         return n_left_out
 
     def finish(self) -> AssembledBatch:
-        """Begins to copy the batch that is full to the device, and begins the next one of its substep."""
+        """Begins to copy the full batch to the device, and begins the next batch of its substep."""
         (filling, *_) = (each for each in self._fillings.values() if not each.batcher.n_missing)
         batch = AssembledBatch(filling.batcher.finish(), filling.names, filling.arrived_at)
         filling.names, filling.arrived_at = [], []
         return batch
 
     def restart(self) -> None:
-        """Forgets the trajectories in all batches that are not full."""
+        """Discards the trajectories of all unfinished batches."""
         for filling in self._fillings.values():
             filling.batcher.restart()
             filling.names, filling.arrived_at = [], []

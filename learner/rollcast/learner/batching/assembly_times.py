@@ -1,4 +1,4 @@
-"""Measures how long the trainer assembles its batches itself, and how often one is ready for it."""
+"""Measures how long the trainer assembles its batches itself, and how often it finds a finished batch."""
 
 import time
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from rollcast.learner.writers import metric_names
 
 
 class AssemblyTimes:
-    """The trainer's time for assembling batches since the last record. Used by the trainer's thread."""
+    """The trainer's time for assembling batches since the last call of `take`. Used by the trainer's thread."""
 
     def __init__(self) -> None:
         self._restart()
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Measures the body, which collects a batch; the time in `waiting` does not count."""
+        """Measures the body, which collects a batch. Time in `waiting` does not count."""
         n_waits, waited_s, began = self._n_waits, self._waited_s, time.perf_counter()
         yield
         self._assembling_s += time.perf_counter() - began - (self._waited_s - waited_s)

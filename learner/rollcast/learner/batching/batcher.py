@@ -1,4 +1,4 @@
-"""Copies trajectories from the queue into batches `[T, B, ...]`, in a ring of slots that are allocated once."""
+"""Copies trajectories from the queue into batches `[T, B, ...]`, in a ring of preallocated slots."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -29,14 +29,14 @@ _common_steps: Final[Callable[[Any], tuple[Any, ...]]] = attrgetter(*COMMON_STEP
 
 
 class _Slot:
-    """Memory for one batch: a staging for the columns, and one for the final observations, whose number changes.
+    """Memory for one batch: one staging for the columns, and one for the final observations, which vary in number.
 
     Attributes:
         key: The substep.
         copy: Copies trajectories into the columns.
         columns: The columns, without final observations.
-        common: The columns of steps that a batch has once, by field.
-        filler_steps: Those `[T, B, ...]` that are filled where no step is: all but `valid`.
+        common: The step columns that a batch has only once, not per substep, by field.
+        filler_steps: The columns `[T, B, ...]` whose rows without a step are filled: all but `valid`.
     """
 
     def __init__(self, rollout_shape: RolloutShape, batch_size: int, copier: Copier) -> None:
@@ -64,11 +64,11 @@ class _Slot:
         self.clear()
 
     def begin(self) -> None:
-        """Waits until the copy of the batch that was in the slot is made: its columns may be filled again."""
+        """Waits until the slot's previous batch is copied, so that its columns may be overwritten."""
         self._staging.wait()
 
     def clear(self) -> None:
-        """Forgets what the slot holds besides its columns."""
+        """Drops all content of the slot except its columns."""
         self.final_index: list[NDArray[np.int64]] = []
         self.episodes: list[EpisodeStatistics] = []
         self.events: list[EventValue] = []
@@ -113,7 +113,7 @@ class _Slot:
         return FinishedBatch(batch, fence)
 
     def _by_step(self) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
-        """Returns the version of each step; and the transitions that no policy chose, None if it chose all."""
+        """Returns the version of each step, and the transitions that no policy chose; None if the policy chose all."""
         versions = np.tile(self.policy_version, (len(self.common["valid"]), 1))
         for target, of_steps in self.policy_versions:
             versions[:, target] = of_steps
@@ -135,23 +135,23 @@ class FinishedBatch:
 
 
 class Batcher:
-    """A ring of slots that are filled with trajectories one after the other. Used by one thread.
+    """A ring of slots, filled with trajectories one after another. Used by one thread.
 
-    A batch travels to the device in two copies, one of its columns and one of its final observations, and nothing waits
-    for them before the slot is filled again. On the CPU a batch's tensors are views of its slot. Either way they stay
-    valid until `n_slots - 1` further batches have been finished, and the next one is begun.
+    A batch travels to the device in two copies: its columns and its final observations. The batcher waits for these
+    copies only before it reuses the slot. On the CPU, a batch's tensors are views of its slot. On any device, the
+    tensors stay valid until `n_slots - 1` further batches are finished and the next one has begun.
 
-    Trajectories without any transition are left out, unless they keep their places. The rows before a trajectory's
-    first transition may hold anything, so they are overwritten with that transition: they have no weight, but networks
-    see only what an environment showed. Trajectories that keep their places without a transition are overwritten with
-    one of another trajectory, if there is one in the batch.
+    Trajectories without any transition are omitted, unless `keeps_idle` is set. The rows before a trajectory's first
+    transition are overwritten with that transition. These rows have no weight, but networks then see only valid
+    observations. A kept trajectory without a transition is overwritten with a transition of another trajectory, if the
+    batch has any.
 
     Args:
-        rollout_shape: The shape of the rollouts, with the spaces of the one substep that they hold.
+        rollout_shape: The shape of the rollouts, with the spaces of their one substep.
         batch_size: B, in trajectories.
-        copier: Copies the batches to the device on which they are wanted.
-        n_slots: The slots of the ring, at least 2.
-        keeps_idle: True: trajectories without any transition have their places in the batch, and no weight.
+        copier: Copies the batches to the target device.
+        n_slots: The number of slots in the ring, at least 2.
+        keeps_idle: True: trajectories without any transition keep their places in the batch, with no weight.
     """
 
     def __init__(
@@ -171,14 +171,14 @@ class Batcher:
 
     @property
     def n_missing(self) -> int:
-        """The trajectories that the current batch lacks."""
+        """The number of trajectories that the current batch lacks."""
         return self._batch_size - self._filled
 
     def add(self, piece: RolloutSlice) -> int:
-        """Copies trajectories, at most `n_missing`, into the current slot.
+        """Copies at most `n_missing` trajectories into the current slot.
 
         Returns:
-            How many were left out, because they have no transition.
+            The number of trajectories that were omitted because they have no transition.
         """
         slot = self._slots[self._current]
         if not self._filled:
@@ -232,7 +232,7 @@ class Batcher:
         return finished
 
     def restart(self) -> None:
-        """Forgets the trajectories in the current slot."""
+        """Discards the trajectories in the current slot."""
         self._slots[self._current].clear()
         self._filled = 0
 
@@ -262,7 +262,7 @@ def _fill_before_first(columns: Sequence[NDArray[Any]], valid: NDArray[np.bool_]
 
     Args:
         columns: `[T, B, ...]`, of a slot.
-        valid: Which rows are transitions, bool `[T, n]`, of the trajectories `start:start + n` of the slot.
+        valid: Bool `[T, n]`, True for transitions of the slot's trajectories `start:start + n`.
         start: The first of these trajectories.
     """
     late = (~valid[0]).nonzero()[0]
@@ -276,7 +276,7 @@ def _fill_before_first(columns: Sequence[NDArray[Any]], valid: NDArray[np.bool_]
 
 
 def _fill_idle(slot: _Slot) -> None:
-    """Copies the first transition of a trajectory into those that have none; where no trajectory has one, nothing."""
+    """Copies another trajectory's first transition into trajectories without one, if the batch has any."""
     valid = slot.common["valid"]
     acts = valid.any(axis=0)
     if acts.all() or not acts.any():

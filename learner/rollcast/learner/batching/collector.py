@@ -1,4 +1,4 @@
-"""Takes rollouts for the trainer's batches, in its thread and ahead of it, and drops those that are stale."""
+"""Takes rollouts for the trainer's batches, in the trainer's thread or ahead of it, and drops stale rollouts."""
 
 import contextlib
 import time
@@ -14,23 +14,23 @@ from rollcast.learner.waiting import WaitMonitor
 from rollcast.services.errors import CollectTimeoutError, NotReadyError
 from rollcast.services.rollouts.rollouts import Rollout
 
-# The trainer's thread looks after its actors so often while it waits for rollouts.
+# The interval at which the waiting trainer checks its actors.
 LOOK_S: Final = 0.25
 
 
 class RolloutCollector:
-    """Takes rollouts for the trainer; its thread may also have them assembled while it is away.
+    """Takes rollouts for the trainer. Another thread may assemble them while the trainer updates.
 
-    The trainer's thread calls everything but `policy_lag` and `drops`, which any thread may call.
+    The trainer's thread calls every method except `policy_lag` and `drops`, which any thread may call.
 
     Args:
-        queue: The rollouts that have come.
-        arrivals: The same, and those of a killed learner, in the order in which they are to be taken.
-        stale: Decides which are stale, and counts them.
-        policy_version: Returns the newest version that was published.
-        keeps_newer: True: rollouts by versions above the newest are not stale. They are from before this learner.
-        note_taken: Called with every rollout that was taken.
-        note_dropped: Called with those of them that are stale.
+        queue: The queued rollouts.
+        arrivals: Queued and recovered rollouts, in the order in which the trainer takes them.
+        stale: Decides which rollouts are stale, and counts them.
+        policy_version: Returns the newest published version.
+        keeps_newer: True: rollouts by versions above the newest are not stale. They come from an earlier learner.
+        note_taken: Called with every taken rollout.
+        note_dropped: Called with every taken rollout that is stale.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RolloutCollector:
         self._ahead: AheadAssembler | None = None
 
     def get(self, max_trajectories: int, timeout_s: float, *, enough: int = 1) -> RolloutSlice | None:
-        """Takes trajectories, in the trainer's turn; see `Arrivals.get`. Returns None, too, if they are stale."""
+        """Takes trajectories in the trainer's turn; see `Arrivals.get`. Returns None for stale trajectories, too."""
         piece = self._arrivals.get(max_trajectories, timeout_s, enough=enough)
         if piece is None:
             return None
@@ -73,20 +73,20 @@ class RolloutCollector:
         look_after: Callable[[], None],
         explain: Callable[[], str],
     ) -> RolloutSlice:
-        """Waits for trajectories, in the trainer's turn.
+        """Waits for trajectories in the trainer's turn.
 
         Args:
             max_trajectories: The most trajectories to take.
             enough: See `RolloutQueue.get`.
             timeout_s: The seconds to wait.
             wait_until: See `DistributedActors.wait_until`.
-            waiting: Is told what the trainer waits for.
-            look_after: Looks after the actors; called now and then. The wait ends with whatever it raises.
-            explain: Returns which actors are waited for.
+            waiting: Called with the subject of the trainer's wait.
+            look_after: Checks the actors; called repeatedly. An exception ends the wait.
+            explain: Returns which actors the trainer waits for.
 
         Raises:
-            CollectTimeoutError: None came in `timeout_s`.
-            NotReadyError: None came until `wait_until`.
+            CollectTimeoutError: No trajectories arrived within `timeout_s`.
+            NotReadyError: No trajectories arrived before `wait_until`.
         """
         began = time.monotonic()
         deadline, explain_at = began + timeout_s, began + LOOK_S
@@ -100,7 +100,7 @@ class RolloutCollector:
                 if time.monotonic() >= wait_until:
                     raise NotReadyError("no rollout has arrived yet; ask again later")
                 if time.monotonic() < explain_at:
-                    # A stale rollout came: asking all actors again would cost more than the rollout.
+                    # A stale rollout arrived: checking all actors again would cost more than the rollout.
                     continue
                 explain_at = time.monotonic() + LOOK_S
                 reason = explain()
@@ -109,11 +109,11 @@ class RolloutCollector:
                     raise CollectTimeoutError(f"no rollout for {timeout_s:.0f} s: the learner waits for {reason}")
 
     def turn(self) -> contextlib.AbstractContextManager[None]:
-        """The trainer's turn: while it lasts, nothing is taken ahead. Turns may nest."""
+        """The trainer's turn: no rollouts are taken ahead during it. Turns may nest."""
         return contextlib.nullcontext() if self._ahead is None else self._ahead.visit()
 
     def assemble_ahead(self, assembly: Assembly, batch_size: int) -> None:
-        """Has the next batches assembled while the trainer is away, from the end of its next turn on."""
+        """Starts to assemble batches while the trainer is away, from the end of its next turn on."""
         self._ahead = AheadAssembler(
             self._arrivals,
             self._queue,
@@ -124,17 +124,17 @@ class RolloutCollector:
         )
 
     def take_ahead(self) -> AssembledBatch | None:
-        """Takes over what was assembled; see `AheadAssembler.take`."""
+        """Takes over the assembled trajectories; see `AheadAssembler.take`."""
         return None if self._ahead is None else self._ahead.take()
 
     def end(self) -> None:
-        """Ends assembling ahead."""
+        """Stops assembling ahead."""
         if self._ahead is not None:
             self._ahead.end()
             self._ahead = None
 
     def drops(self, rollout: Rollout, n_trajectories: int) -> bool:
-        """Returns whether trajectories of a rollout are stale, and counts them if so."""
+        """Counts the trajectories of a stale rollout, and returns whether the rollout is stale."""
         return self._stale.drops(n_trajectories, policy_lag=self._policy_lag(rollout))
 
     def _is_stale(self, piece: RolloutSlice) -> bool:

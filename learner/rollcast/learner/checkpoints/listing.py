@@ -1,4 +1,4 @@
-"""Describes the runs of a folder: how far each came, and whether it still trains."""
+"""Describes the runs in a folder: the progress of each, and whether it still trains."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.writers.metric_names import EVAL_MEAN_RETURN, MEAN_RETURN
 from rollcast.services.errors import ConfigurationError
 
-# The end of metrics.jsonl in which the newest values are looked for: some hundred records.
+# The number of bytes at the end of metrics.jsonl that are searched for the newest values: some hundred records.
 _TAIL_BYTES: Final = 512 * 1024
 
 RunState = Literal["training", "finished", "stopped", "empty", "unreadable"]
@@ -20,19 +20,19 @@ RunState = Literal["training", "finished", "stopped", "empty", "unreadable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """The state of a run, by its files.
+    """The state of a run according to its files.
 
     Attributes:
         path: The run's folder.
         state: training: a process trains in it; finished: training has ended; stopped: it can be resumed; empty: it
-            ended before its first checkpoint; unreadable: its settings cannot be read.
-        algorithm: The algorithm; empty if it is not known.
-        env_id: The environment; likewise.
-        seed: The seed; None if it is not known.
-        env_steps: The most environment steps of its newest records: an evaluation is recorded at those of its policy.
+            ended before its first checkpoint; unreadable: its settings are unreadable.
+        algorithm: The algorithm; empty if unknown.
+        env_id: The environment; empty if unknown.
+        seed: The seed; None if unknown.
+        env_steps: The largest number of environment steps in its newest records.
         mean_return: The newest mean return of 100 training episodes; None before the first episode.
-        eval_mean_return: The newest mean return of an evaluation; None if there is none.
-        written: When its newest record was written, in seconds since the epoch.
+        eval_mean_return: The newest mean return of an evaluation; None without an evaluation.
+        written: The time of its newest record, in seconds since the epoch.
     """
 
     path: Path
@@ -47,18 +47,20 @@ class RunSummary:
 
 
 def find_runs(folder: Path) -> list[RunDirectory]:
-    """Returns the runs in a folder and in the folders below it, or the one that the folder is.
+    """Returns the runs in a folder and its subfolders, or the folder itself if it is a run.
 
     Raises:
-        ConfigurationError: There is no such folder.
+        ConfigurationError: The folder does not exist.
     """
     if not folder.is_dir():
-        raise ConfigurationError(f"{str(folder)!r} is no folder; expected one of runs, or a run; correct the path")
+        raise ConfigurationError(
+            f"{str(folder)!r} is not a folder; expected a run, or a folder of runs; correct the path"
+        )
     return [RunDirectory(path.parent) for path in sorted(folder.rglob("settings.yaml"))]
 
 
 def describe_run(run: RunDirectory) -> RunSummary:
-    """Reads the files of a run. The run may be under way; nothing is written or locked."""
+    """Reads the files of a run, which may be in progress. Writes and locks no file."""
     records = list(_newest_records(run.metrics_path))
     newest = records[-1] if records else {}
     try:
@@ -102,7 +104,7 @@ def _written(run: RunDirectory) -> float:
 
 
 def _newest_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the records at the end of a file, the newest last; skips invalid lines."""
+    """Yields the records at the end of a file, newest last; skips invalid lines."""
     if not path.is_file():
         return
     with path.open("rb") as file:

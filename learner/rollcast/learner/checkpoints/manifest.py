@@ -1,4 +1,4 @@
-"""Writes and checks the manifest of a checkpoint, which describes it and has the digest of every file."""
+"""Writes and checks the manifest of a checkpoint: its description, and the digest of every file."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -22,15 +22,15 @@ _READ_BYTES: Final = 1 << 20
 
 
 class CheckpointInfo(BaseModel, frozen=True):
-    """The state of training that a checkpoint has.
+    """The state of training in a checkpoint.
 
     Attributes:
-        n_updates: Updates made.
-        env_steps: Environment steps received.
-        policy_version: The newest version broadcast.
+        n_updates: The number of updates.
+        env_steps: The number of received environment steps.
+        policy_version: The newest published version.
         mean_return: Mean return of the last episodes; None if too few have ended.
         has_ended: True if training had reached its end.
-        software_version: Version of the program that wrote it.
+        software_version: The version of rollcast that wrote the checkpoint.
     """
 
     n_updates: int
@@ -68,8 +68,8 @@ def write_manifest(
     Args:
         directory: The checkpoint.
         info: Describes the checkpoint.
-        previous: A checkpoint to whose files some are links, so that its digests hold for them; None: there is none.
-        digests: xxh3-128 of files in the directory that need not be read again.
+        previous: A checkpoint whose files some files link to, for their digests; None: none.
+        digests: Known xxh3-128 digests of files in the directory.
     """
     known = {} if previous is None else _read(previous)[1]
     files = {}
@@ -84,7 +84,7 @@ def write_manifest(
 
 
 def read_info(directory: Path) -> CheckpointInfo:
-    """Reads the manifest alone, without checking the other files.
+    """Reads only the manifest, without checking the other files.
 
     Raises:
         ConfigurationError: The manifest is damaged, or has another format.
@@ -96,7 +96,7 @@ def verify(directory: Path) -> CheckpointInfo:
     """Reads the manifest and every file of a checkpoint, and compares the files with their digests.
 
     Raises:
-        ConfigurationError: A file is missing, was added, or differs; or the format is another. The message names it.
+        ConfigurationError: A file is missing, was added, or differs, or the format is unknown. The message says which.
     """
     info, files = _read(directory)
     there = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()} - {MANIFEST_FILE}
@@ -114,7 +114,7 @@ def verify(directory: Path) -> CheckpointInfo:
 
 
 def _read(directory: Path) -> tuple[CheckpointInfo, dict[str, tuple[int, str]]]:
-    """Reads the manifest; returns its description, and bytes and digest of each file."""
+    """Reads the manifest; returns its description, and the size and digest of each file."""
     try:
         head, _, content = (directory / MANIFEST_FILE).read_bytes().partition(b"\n")
     except OSError as error:
@@ -138,15 +138,15 @@ def _read(directory: Path) -> tuple[CheckpointInfo, dict[str, tuple[int, str]]]:
 
 @contextmanager
 def read_as_vouched_for(directory: Path) -> Iterator[None]:
-    """Turns any error of the body, which reads files of a checkpoint, into one that says the checkpoint is damaged.
+    """Turns any error of the body, which reads files of a checkpoint, into an error about a damaged checkpoint.
 
-    A digest proves that a file has not changed since it was written, not that this program wrote it.
+    A digest proves that a file is unchanged, not that this program wrote it.
 
     Args:
         directory: The checkpoint that the body reads.
 
     Raises:
-        ConfigurationError: The body raised an exception that is no `RollcastError`.
+        ConfigurationError: The body raised an exception other than `RollcastError`.
     """
     try:
         yield
@@ -161,7 +161,7 @@ def damaged(directory: Path, problem: str) -> ConfigurationError:
 
     Args:
         directory: The checkpoint.
-        problem: What is wrong with it.
+        problem: The problem of the checkpoint.
     """
     return ConfigurationError(
         f"the checkpoint {directory} is damaged: {problem}; expected the files of its manifest, unchanged; resume from "

@@ -1,4 +1,4 @@
-"""Finds the run to resume, and merges its settings with those given. Imports neither torch nor grpc."""
+"""Finds the run to resume, and merges its settings with the given settings. Imports neither torch nor grpc."""
 
 import contextlib
 import copy
@@ -24,18 +24,18 @@ _SEARCH_S: Final = 600.0
 
 
 def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS) -> dict[str, Any]:
-    """Returns the settings of the run to resume, with the given changes; or those given, if `auto` finds no run.
+    """Returns the settings of the run to resume, with the given changes; the given settings if `auto` finds no run.
 
     Args:
-        settings: The settings given, and defaults; `resume` is a run's folder, or `auto`.
-        given: The settings given; `model_fields_set` names them.
+        settings: The given settings and defaults; `resume` is a run's folder, or `auto`.
+        given: The given settings; `model_fields_set` names them.
         runs: The folder in which `auto` looks for runs.
 
     Returns:
         Values for the settings' class: `resume` and `run_dir` are the folder; `resume` is None for a new run.
 
     Raises:
-        ConfigurationError: There is no such run, another command made it, or it cannot continue with the given
+        ConfigurationError: The run does not exist, another command made it, or it cannot continue with the given
             settings.
     """
     values = settings.model_dump(mode="json")
@@ -53,21 +53,21 @@ def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS
     refused = list(_refused(given, saved))
     if refused:
         raise ConfigurationError(
-            f"the run {path} cannot continue with other settings: {'; '.join(refused)}; expected those of the "
-            f"run; leave them out, or start another run from its policy with --initial-policy {path}"
+            f"the run {path} cannot continue with other settings: {'; '.join(refused)}; expected the run's "
+            f"settings; leave these options out, or start another run from its policy with --initial-policy {path}"
         )
     return {**_merged(saved, given), "run_dir": str(path), "resume": str(path)}
 
 
 def settings_changes(settings: BaseModel, before: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Compares settings with the earlier ones of a run.
+    """Compares settings with the earlier settings of a run.
 
     Args:
         settings: The settings from now on.
-        before: The result of `RunDirectory.read_settings`; settings missing there count as unchanged.
+        before: The result of `RunDirectory.read_settings`; missing settings count as unchanged.
 
     Returns:
-        The old and the new value of each setting that differs, by its name: `"dqn.learning_rate"`.
+        The old and the new value of each changed setting, by its name: `"dqn.learning_rate"`.
     """
     return {
         ".".join(path): (_at(before, path), value)
@@ -77,18 +77,18 @@ def settings_changes(settings: BaseModel, before: Mapping[str, Any]) -> dict[str
 
 
 def changes_bits(settings: BaseModel, names: Iterable[str]) -> bool:
-    """Returns True if changing these settings changes the bits that a run computes.
+    """Returns True if a change of these settings changes the results of a deterministic run.
 
     Args:
         settings: The settings.
-        names: Names of settings, as `settings_changes` returns them.
+        names: Names of settings, as in `settings_changes`.
     """
     rules = {".".join(path): rule for path, _, rule in _leaves(settings)}
     return any(rules[name] != FREE for name in names)
 
 
 def _found(settings: BaseModel, runs: Path) -> Path | None:
-    """Finds the run for `auto`: the one in `run_dir`, or the newest unfinished run with the same settings."""
+    """Finds the run for `auto`: the run in `run_dir`, or the newest unfinished run with the same settings."""
     values = settings.model_dump(mode="json")
     if values["run_dir"] is not None:
         path = Path(values["run_dir"])
@@ -118,27 +118,27 @@ def _newest(settings: BaseModel, values: Mapping[str, Any], runs: Path) -> Path 
 
 @contextlib.contextmanager
 def _alone_in(runs: Path) -> Iterator[None]:
-    """Waits for other searches in the folder: each locks a run for a moment, and the ranks of a run search at once.
+    """Waits for other searches in the folder, because each locks runs for a moment and all ranks search at once.
 
     Raises:
-        ConfigurationError: Another search does not end.
+        ConfigurationError: Another search has not ended in time.
     """
     with contextlib.ExitStack() as stack:
-        # No folder has nothing to find; nor, nearly always, has one in which this user may not write.
+        # A missing folder has no runs. Neither, usually, has one that this user cannot write to.
         with contextlib.suppress(OSError):
             if not stack.enter_context(lock(runs, wait_s=_SEARCH_S)):
                 raise ConfigurationError(
                     f"--resume auto: another process has been looking for a run in {runs} for {_SEARCH_S:.0f} s; "
-                    "expected an end by now; end that process if it hangs, or name the run with --run-dir"
+                    "expected the search to end by now; end that process if it hangs, or name the run with --run-dir"
                 )
         yield
 
 
 def newest_checkpoint(run: RunDirectory) -> tuple[Path, CheckpointInfo] | None:
-    """Returns the newest undamaged checkpoint of a run. The caller has locked the run.
+    """Returns the newest undamaged checkpoint of a run. The caller holds the run's lock.
 
     Returns:
-        The checkpoint; None if the run was stopped before its first.
+        The checkpoint; None if the run was stopped before its first checkpoint.
 
     Raises:
         ConfigurationError: All of its checkpoints are damaged.
@@ -153,9 +153,9 @@ def _written(run: Path) -> float:
 
 
 def compared_settings(settings: BaseModel) -> dict[str, Any]:
-    """Returns the settings that must be equal at all ranks of a run, by their options, in JSON's types.
+    """Returns the settings that must be equal at all ranks of a run, by option, as JSON values.
 
-    These are the ones that a resumed run may not change freely: what is learnt, and how.
+    A resumed run may not change these settings freely, because they determine what the run learns.
     """
     return {
         "--" + ".".join(path).replace("_", "-"): value
@@ -165,12 +165,12 @@ def compared_settings(settings: BaseModel) -> dict[str, Any]:
 
 
 def _identity(settings: BaseModel, values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-    """Picks the values that identify a run: those that say what is learnt, and how."""
+    """Selects the values that identify a run: those that determine what it learns, and how."""
     return {path: _at(values, path) for path, _, rule in _leaves(settings) if rule not in (FREE, ACTING)}
 
 
 def _refused(given: BaseModel, saved: Mapping[str, Any]) -> Iterator[str]:
-    """Yields one text for each given option that may not change: its value, the run's value, and the reason."""
+    """Yields one text for each given option that must not change: its value, the run's value, and the reason."""
     for path, value, rule in _leaves(given, only_set=True):
         reason, own = why_not(rule), _at(saved, path, value)
         if reason and own != value:
@@ -179,7 +179,7 @@ def _refused(given: BaseModel, saved: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _merged(saved: Mapping[str, Any], given: BaseModel) -> dict[str, Any]:
-    """Replaces settings of the run by those given."""
+    """Replaces settings of the run by the given ones."""
     merged = copy.deepcopy(dict(saved))
     for path, value, _ in _leaves(given, only_set=True):
         inner = merged
@@ -190,7 +190,7 @@ def _merged(saved: Mapping[str, Any], given: BaseModel) -> dict[str, Any]:
 
 
 def _leaves(settings: BaseModel, *, only_set: bool = False) -> Iterator[tuple[tuple[str, ...], Any, ResumeRule]]:
-    """Yields every setting that holds no others: its path, its JSON value, and its resume rule."""
+    """Yields every setting that is not a group: its path, its JSON value, and its resume rule."""
     values = settings.model_dump(mode="json")
     for name, field in type(settings).model_fields.items():
         if only_set and name not in settings.model_fields_set:
@@ -208,7 +208,7 @@ def _leaves(settings: BaseModel, *, only_set: bool = False) -> Iterator[tuple[tu
 
 
 def _at(values: Mapping[str, Any], path: tuple[str, ...], otherwise: Any = None) -> Any:  # noqa: ANN401 - any setting
-    """Returns the value at a path; `otherwise` if there is none."""
+    """Returns the value at a path; `otherwise` if it is missing."""
     found: Any = values
     for name in path:
         if not isinstance(found, Mapping) or name not in found:

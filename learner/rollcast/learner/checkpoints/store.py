@@ -1,4 +1,4 @@
-"""Keeps the checkpoints of a run: writes each whole or not at all, and keeps the last few and the best."""
+"""Keeps the checkpoints of a run: writes each completely or not at all, and keeps the last few and the best."""
 
 import logging
 import shutil
@@ -16,12 +16,12 @@ logger = logging.getLogger(__name__)
 class CheckpointStore:
     """A folder of checkpoints, each a directory named after its number of updates.
 
-    Invariant: whenever the process or the machine stops, every checkpoint is there whole or not at all. Damage that a
-    failing disk does later is found by digests. One thread writes, any may read.
+    Invariant: whenever the process or the machine stops, every checkpoint is complete or missing. Digests reveal later
+    damage by a failing disk. One thread writes, any thread may read.
 
     Args:
         path: The folder.
-        keep: Number of the last checkpoints to keep, at least 1, besides the one with the highest mean return.
+        keep: The number of newest checkpoints to keep, at least 1, besides the one with the highest mean return.
     """
 
     def __init__(self, path: Path, *, keep: int) -> None:
@@ -29,7 +29,7 @@ class CheckpointStore:
         self._keep = keep
 
     def tidy(self) -> None:
-        """Removes or completes files of a process that was killed while it wrote. Call it before writing."""
+        """Removes or completes files of a process that was killed during a write. Call it before writing."""
         self._path.mkdir(parents=True, exist_ok=True)
         for leftover in self._path.glob(".*.tmp"):
             shutil.rmtree(leftover)
@@ -45,13 +45,13 @@ class CheckpointStore:
         return tuple(sorted((path for path in self._path.glob("[0-9]*")), key=lambda path: int(path.name)))
 
     def newest(self) -> tuple[Path, CheckpointInfo] | None:
-        """Returns the newest undamaged checkpoint, every byte of which was read, and warns of damaged ones.
+        """Returns the newest undamaged checkpoint after reading every byte, and warns of damaged checkpoints.
 
         Returns:
             The checkpoint; None if there are no checkpoints.
 
         Raises:
-            ConfigurationError: All checkpoints are damaged; the message says what is wrong with the newest.
+            ConfigurationError: All checkpoints are damaged; the message describes the damage of the newest checkpoint.
         """
         problems: list[str] = []
         for path in reversed(self.all()):
@@ -81,19 +81,19 @@ class CheckpointStore:
         previous: Path | None = None,
         digests: Mapping[Path, str] = MappingProxyType({}),
     ) -> Path:
-        """Makes a checkpoint of staged files, replacing one of as many updates; removes those not to be kept.
+        """Commits staged files as a checkpoint, in place of one of the same update; removes superfluous checkpoints.
 
         Args:
-            staged: The folder that `stage` made; it is gone afterwards in any case.
+            staged: The folder from `stage`; it is gone afterwards in any case.
             info: Describes the checkpoint.
-            previous: A checkpoint to whose files some staged ones are links; None: there is none.
-            digests: xxh3-128 of staged files that need not be read again.
+            previous: A checkpoint whose files some staged files link to; None: none.
+            digests: Known xxh3-128 digests of staged files.
 
         Returns:
             The directory of the checkpoint.
 
         Raises:
-            OSError: The checkpoint cannot be written; the one before is unchanged.
+            OSError: The checkpoint cannot be written; the previous one is unchanged.
         """
         final = self._path / f"{info.n_updates:08d}"
         replaced = self._path / f".{final.name}.replaced"
@@ -113,7 +113,7 @@ class CheckpointStore:
         return final
 
     def abandon(self, staged: Path, error: BaseException) -> None:
-        """Removes a folder that `stage` made, and that could not be filled.
+        """Removes a folder from `stage` that could not be filled.
 
         Args:
             staged: The folder.
@@ -123,7 +123,7 @@ class CheckpointStore:
         shutil.rmtree(staged, ignore_errors=True)
 
     def remove_after(self, checkpoint: Path) -> None:
-        """Removes checkpoints of more updates than this one: a run resumed from it makes them anew."""
+        """Removes checkpoints with more updates than this one, because a resumed run repeats those updates."""
         for path in self.all():
             if int(path.name) > int(checkpoint.name):
                 _remove(path)
@@ -154,6 +154,6 @@ def _remove(checkpoint: Path) -> None:
 
 
 def _clear(path: Path) -> None:
-    """Removes a folder that could not be removed when it was done with, for want of a free descriptor, say."""
+    """Removes a folder whose earlier removal failed, for example for lack of a free descriptor."""
     if path.exists():
         shutil.rmtree(path)

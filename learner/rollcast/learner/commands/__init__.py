@@ -1,1 +1,1 @@
-"""The commands of `rollcast`, one module each: they take settings and return an exit code."""
+"""The commands of `rollcast`, one module each: functions of settings that return an exit code."""

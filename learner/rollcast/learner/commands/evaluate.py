@@ -1,4 +1,4 @@
-"""`rollcast evaluate RUN_DIR`: plays episodes with a policy that a run has saved."""
+"""`rollcast evaluate RUN_DIR`: plays episodes with a run's saved policy."""
 
 import dataclasses
 import json
@@ -14,6 +14,7 @@ from rollcast.learner.playing.saved_play import played_environment
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.services.joining.evaluation import EvalActions, EvaluationActions, EvaluationPlan
+from rollcast.services.settings.new_files import check_new_file
 from rollcast.services.status.numbers import decimal
 
 
@@ -21,8 +22,9 @@ def evaluate(settings: EvaluateSettings, output: IO[str]) -> int:
     """Plays the episodes, prints the results, and returns the exit code.
 
     Raises:
-        ConfigurationError: If the folder has no such policy, or the policy does not fit the environment.
+        ConfigurationError: If the policy does not exist, or does not fit the environment, or a file cannot be written.
     """
+    check_new_file(settings.summary_json, "--summary-json")
     run = RunDirectory.open(settings.run_dir)
     saved = run.read_policy(settings.saved_policy)
     trained = run.read_settings()
@@ -36,9 +38,6 @@ def evaluate(settings: EvaluateSettings, output: IO[str]) -> int:
         n_episodes=settings.n_episodes, seed=settings.seed, actions=EvaluationActions.of_option(asked)
     )
     played = evaluate_as_planned(env_factory, policy, plan, video_dir=settings.video)
-    _print(
-        output, settings, played, f"{settings.saved_policy}, version {saved.policy_version}, on {env_factory.env_id}"
-    )
     if settings.summary_json is not None:
         better = better_actions(played)
         summary = {
@@ -50,6 +49,10 @@ def evaluate(settings: EvaluateSettings, output: IO[str]) -> int:
         if len(played) > 1:
             summary["by_actions"] = {kind.option: dataclasses.asdict(one) for kind, one in played.items()}
         settings.summary_json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    # After the file, because the reader of the output may have ended.
+    _print(
+        output, settings, played, f"{settings.saved_policy}, version {saved.policy_version}, on {env_factory.env_id}"
+    )
     return 0
 
 

@@ -28,13 +28,14 @@ from rollcast.services.address import following_address
 
 
 class Ingest(NamedTuple):
-    """The ingest processes of a learner, which it sends its actors to.
+    """The ingest processes of a learner, to which it redirects its actors.
 
     Attributes:
-        address: The unix socket to serve for them.
-        assignment: Sends actors to them.
-        wait_until_served: Waits until the ingest processes serve, and returns their addresses; none: they are closed.
-        tell: Has their ends noted among the run's events.
+        address: The learner's unix socket for the ingest processes.
+        assignment: Redirects actors to the ingest processes.
+        wait_until_served: Waits until the ingest processes serve, and returns their addresses; empty if they have
+            ended.
+        tell: Sets the function that records the ends of ingest processes as events of the run.
     """
 
     address: str
@@ -51,8 +52,8 @@ def learner(
     Args:
         settings: The settings.
         console: The console for the view and the summary.
-        place: The place of this process among several ranks; None: it is alone.
-        ingest: Its ingest processes, if it is alone; None: it takes its actors itself.
+        place: The place of this process among several ranks; None: a single learner.
+        ingest: The ingest processes of a single learner; None: it takes its actors itself.
 
     Raises:
         RollcastError: If training cannot start or continue.
@@ -76,10 +77,10 @@ def learner(
 
 
 def _settings_of_rank(settings: ServingSettings, rank: int) -> ServingSettings:
-    """Returns the settings of a rank: each has an address of its own, and rank 0 alone what a run has once.
+    """Returns the settings of a rank: each has its own address, and only rank 0 has the run's shared outputs.
 
     Raises:
-        ConfigurationError: There is no such port.
+        ConfigurationError: The port does not exist.
     """
     if rank == 0:
         return settings

@@ -1,31 +1,31 @@
-"""Prints the output of commands. Texts may come from other machines, so they are escaped.
+"""Prints the output of commands. Escapes texts, because they may come from other machines.
 
-It needs no package: `status`, `doctor`, `evaluate` and `record` run in a plain installation, too.
+Imports no other package: `status`, `doctor`, `evaluate` and `record` run in a plain installation, too.
 """
 
 import json
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from typing import IO, Any, cast
 
+from rollcast.services.process.output import discard, write_output
 from rollcast.services.process.printable import printable
 
 logger = logging.getLogger(__name__)
 
 
 def print_line(output: IO[str], line: str) -> None:
-    """Prints a line without wrapping it to the width of the terminal."""
-    _write(output, printable(line))
+    """Prints a line without wrapping it at the width of the terminal."""
+    write_output(output, f"{printable(line)}\n")
 
 
 def print_json(output: IO[str], document: Any) -> None:  # noqa: ANN401 - whatever JSON has
     """Prints a document as JSON in ASCII, because JSON itself allows C1 characters and bidirectional overrides."""
-    _write(output, json.dumps(document, indent=2))
+    write_output(output, f"{json.dumps(document, indent=2)}\n")
 
 
 def print_table(output: IO[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints rows of equally many cells in columns, each as wide as its longest cell."""
+    """Prints rows with the same number of cells in columns, each as wide as its longest cell."""
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
@@ -33,9 +33,9 @@ def print_table(output: IO[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def lossy(output: IO[str]) -> IO[str]:
-    """Returns an output for a command that continues without one.
+    """Returns an output for a command that continues even if its output fails.
 
-    When the terminal is closed, the reader has ended or the disk is full, it warns once and drops what comes after.
+    If the terminal is closed, the reader has ended or the disk is full, it warns once and drops all further output.
     """
     return cast("IO[str]", _LossyOutput(output))
 
@@ -61,22 +61,5 @@ class _LossyOutput:
         return getattr(self._output, name)
 
     def _lose(self, error: OSError) -> None:
-        _discard(self._output)
-        logger.warning("the output of this command is lost from here on, and the command continues: %s", error)
-
-
-def _write(output: IO[str], text: str) -> None:
-    try:
-        output.write(text + "\n")
-        output.flush()
-    except BrokenPipeError:
-        # The reader has read enough, as `head` does.
-        _discard(output)
-        raise SystemExit(0) from None
-
-
-def _discard(output: IO[str]) -> None:
-    """Leads an output to nowhere: Python flushes it once more at the end of the process, and would complain."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, output.fileno())
-    os.close(nowhere)
+        discard(self._output)
+        logger.warning("the output of this command is lost from now on, and the command continues: %s", error)

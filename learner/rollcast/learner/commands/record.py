@@ -30,6 +30,7 @@ from rollcast.services.process.installation import typed_again
 from rollcast.services.rollouts.recording import RolloutWriter
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
+from rollcast.services.settings.new_files import check_new_file
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.status.numbers import decimal
 
@@ -39,7 +40,7 @@ _ENVIRONMENT_SEEDS, _ACTION_SEEDS = 2, 3
 
 @dataclasses.dataclass(slots=True)
 class RecordingSummary:
-    """The summary of a recording, as `--summary-json` writes it."""
+    """The summary of a recording, for `--summary-json`."""
 
     rollouts: int = 0
     env_steps: int = 0
@@ -69,12 +70,14 @@ class _Player:
 def record(settings: RecordSettings, output: IO[str]) -> int:
     """Plays, writes the file, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C.
 
-    Ctrl-C and SIGTERM end it after the running step. All complete rollouts are in the file, even after an error.
+    Ctrl-C and SIGTERM end the recording after the current step. The file keeps complete rollouts even after an error.
 
     Raises:
-        ConfigurationError: If the file exists, or the policy cannot be read or does not fit the environment.
+        ConfigurationError: If the file exists or cannot be made, or the policy cannot be read or does not fit the
+            environment.
         RollcastError: If an environment failed, a rollout is not valid, or the disk is full. Earlier rollouts are kept.
     """
+    check_new_file(settings.summary_json, "--summary-json")
     player = _player(settings)
     limit_threads(1)
     vector_env = make_vector_env(player.env_factory, settings.envs_per_actor, info_keys=WORKER_INFO_KEYS)
@@ -112,7 +115,7 @@ def record(settings: RecordSettings, output: IO[str]) -> int:
 
 
 def _player(settings: RecordSettings) -> _Player:
-    """Returns the player; reads the run if one is given."""
+    """Returns the player; reads the run, if given."""
     saved, name = None, RANDOM
     trained: Mapping[str, Any] = {}
     if settings.policy != RANDOM:
@@ -129,7 +132,7 @@ def _play(
     writer: RolloutWriter,
     summary: RecordingSummary,
 ) -> None:
-    """Plays until enough is recorded, or a signal comes."""
+    """Plays until enough is recorded, or until a signal."""
     returns: list[float] = []
     while not _is_enough(settings, summary):
         rollout = collect()
@@ -161,7 +164,7 @@ def _report(
     cause = failure or (signal.Signals(received[0]).name if received else "")
     if cause and not _is_enough(settings, summary):
         wanted = f"{settings.steps:,} env steps" if settings.rollouts is None else f"{settings.rollouts:,} rollouts"
-        kept = "complete rollouts are kept" if summary.rollouts else "no rollout was complete, nothing is kept"
+        kept = "complete rollouts are kept" if summary.rollouts else "no rollout was complete, none is kept"
         print_line(output, f"{'stopped':<15}by {cause}, before {wanted}: {kept}")
     if summary.rollouts:
         mean_return = "no episode has ended" if summary.mean_return is None else decimal(summary.mean_return)
@@ -182,7 +185,7 @@ def _report(
 
 
 def _training(settings: RecordSettings, env_factory: EnvironmentFactory) -> str:
-    """Returns the command that trains with the file."""
+    """Returns the command to train with the file."""
     words = ["train", "--algorithm", "sac", "--env-id", env_factory.env_id]
     if env_factory.env_kwargs:
         words += ["--env-kwargs", json.dumps(dict(env_factory.env_kwargs))]

@@ -1,4 +1,4 @@
-"""`rollcast replay serve`: serves a replay buffer that actors fill and other learners draw from."""
+"""`rollcast replay serve`: serves a replay buffer that actors fill and other learners sample."""
 
 import contextlib
 import logging
@@ -33,7 +33,7 @@ _LOOK_S = 0.25
 
 
 class _Stopped(Exception):  # noqa: N818  # not an error: the user asked for it
-    """A signal came before the server was made."""
+    """A signal arrived before the server was made."""
 
 
 def replay_serve(settings: ReplayServeSettings, output: IO[str]) -> int:
@@ -67,11 +67,11 @@ def replay_serve(settings: ReplayServeSettings, output: IO[str]) -> int:
 
 
 def watch(buffers: SubstepBuffers, actors: RemoteDistributedActors) -> None:
-    """Reports what it waits for while nothing is inserted, until it is interrupted.
+    """Reports waits while no rollout is inserted, until the actors are interrupted.
 
     Args:
         buffers: The buffers by substep key, which the actors fill.
-        actors: The actors, started.
+        actors: The started actors.
     """
     while not actors.interrupted:
         inserted = _inserted(buffers)
@@ -89,7 +89,7 @@ def _inserted(buffers: SubstepBuffers) -> int:
 
 
 def _limiter_wait(buffers: SubstepBuffers) -> str:
-    """Returns what the actors wait for at the first rate limiter that blocks them; empty if none does."""
+    """Returns the reason why the actors wait for a rate limiter; empty if no limiter blocks them."""
     for key, buffer in buffers.items():
         wait = buffer.wait_of(ACTORS)
         if wait is not None:
@@ -146,7 +146,7 @@ def _serve(settings: ReplayServeSettings, stops: list[RemoteDistributedActors]) 
         stack.enter_context(served_metrics(settings.metrics_address, collect, logger.info))
         n_entries = sum(buffer.info().capacity for buffer in buffers.values())
         where = ", ".join(actors.addresses)
-        logger.info("serving a replay buffer of %d entries at %s; a restart begins with a new one", n_entries, where)
+        logger.info("serving a replay buffer of %d entries at %s; a restart begins with a new buffer", n_entries, where)
         watch(buffers, actors)
     n_lost = sum(buffer.size for buffer in buffers.values())
     logger.info("ended: the %d entries in the replay buffer were in memory only, and are gone", n_lost)

@@ -23,15 +23,15 @@ def run_and_report(
 ) -> int:
     """Trains with a live view, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C.
 
-    Ctrl-C and SIGTERM end training, and a long update early, see `Algorithm.end_updates_early`; a second Ctrl-C ends
-    it at once.
+    Ctrl-C and SIGTERM end training, and end a long update early; see `Algorithm.end_updates_early`. A second Ctrl-C
+    ends training at once.
 
     Args:
         run: The training run.
         settings: The settings of the run.
         console: The console for the view and the summary.
         serves: True: after training, serve the last policy until the run is stopped.
-        is_shown: False: without the view and the summary, which another rank shows.
+        is_shown: False: no view and no summary, because another rank shows them.
     """
     view = ConsoleView(
         run.control.status,
@@ -94,10 +94,10 @@ def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun, p
     """Prints the results of training, the run's folder, and the command that evaluates it.
 
     Args:
-        output: Where they are printed.
+        output: The output.
         summary: The results.
         run: The run.
-        program: What to type for rollcast.
+        program: The command name of rollcast.
     """
     mean_return = "no episode has ended" if summary.mean_return is None else decimal(summary.mean_return)
     evaluated = "none has ended"

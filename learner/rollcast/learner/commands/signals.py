@@ -1,4 +1,4 @@
-"""Handles the signals that end a command: the first asks it to stop, a second Ctrl-C ends its waits."""
+"""Handles the signals that end a command: the first signal asks it to stop, and a second Ctrl-C ends its waits."""
 
 import contextlib
 import signal
@@ -17,8 +17,8 @@ def stop_on_signals(
     Further signals have no effect, so that processes, sockets and files are always cleaned up.
 
     Args:
-        stop: Called by the first signal. It may raise if there is nothing to stop yet.
-        cancel_waits: Called by the second Ctrl-C, so that cleaning up does not wait.
+        stop: Called by the first signal. It may raise before there is a run to stop.
+        cancel_waits: Called by the second Ctrl-C, to clean up without waits.
 
     Yields:
         The signals received so far.

@@ -34,8 +34,8 @@ def train(
     Args:
         settings: The settings.
         console: The console for the view and the summary.
-        local_address: A further address to serve, the unix socket of a page on this machine; None: none.
-        link: Waits until that page is served, and returns its link; None: there is no page.
+        local_address: An additional address, the unix socket of a dashboard on this machine; None: none.
+        link: Waits until the dashboard is served, and returns its link; None: no dashboard.
 
     Raises:
         RollcastError: If training cannot start or continue.
@@ -86,7 +86,7 @@ def train(
 def _train_with_those_that_dial_in(
     settings: TrainSettings, console: Console, *, local_address: str | None, link: Callable[[], str] | None
 ) -> int:
-    """Trains with one actor on this machine, whose environments dial in; the first says the spaces."""
+    """Trains with one actor on this machine, at which environments dial in. The first one determines the spaces."""
     with DialInActor(
         settings.dial_in(),
         envs_per_actor=settings.envs_per_actor,

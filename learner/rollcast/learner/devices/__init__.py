@@ -1,1 +1,1 @@
-"""The learner's device: copies between it and main memory."""
+"""The learner's device: copies between the device and main memory, precision, and CUDA graphs."""

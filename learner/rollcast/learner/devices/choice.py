@@ -1,4 +1,4 @@
-"""Chooses the device of a learner by its name."""
+"""Chooses the device of a learner by the device's name."""
 
 import torch
 
@@ -19,5 +19,5 @@ def choose_device(name: str) -> torch.device:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """Returns a CUDA device with its index; one without means the current device of the calling thread."""
+    """Returns a CUDA device with its index; a device without an index is the current device of the calling thread."""
     return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)

@@ -1,7 +1,7 @@
-"""The one seam for copies between main memory and a device: send, fence, wait.
+"""The only interface for copies between main memory and a device: send, fence, wait.
 
-`Copier.send` begins a copy, and `Copier.fence` marks the copies begun before. `Fence.before_use` makes a device wait
-for them before it uses what was copied; `Fence.wait` makes the host wait before it writes sources or reads targets.
+`Copier.send` begins a copy, and `Copier.fence` marks earlier copies. `Fence.before_use` makes a device wait for these
+copies before it uses their targets. `Fence.wait` makes the host wait before it writes sources or reads targets.
 """
 
 from typing import Protocol
@@ -15,47 +15,47 @@ from rollcast.services.errors import InvalidInputError
 
 
 class Fence(Protocol):
-    """A mark after some copies. Any thread may wait for it."""
+    """A mark after copies. Any thread may wait for it."""
 
     def wait(self) -> None:
-        """Waits, in the calling thread, until the copies are made: sources may be written, targets read, by the host.
+        """Blocks until the copies are complete. Then the host may write sources and read targets.
 
-        Returns at once if they are made; may be called again.
+        Returns at once if they are complete. May be called again.
         """
 
     def before_use(self) -> None:
-        """Makes the current stream of the copies' device wait for them; the calling thread continues.
+        """Makes the current stream of the copies' device wait for the copies; the calling thread continues.
 
-        Call it before the targets are used on a device, in the thread that uses them, and once for each fence. Work
-        queued later on that stream may also write the copies' sources, if these are on the device.
+        Call it once for each fence, before a device uses the targets, in the thread that uses them. Later work on that
+        stream may also write the copies' sources, if these are on the device.
         """
 
 
 class Copier(Protocol):
-    """Copies tensors between main memory and one device. Used by one thread at a time; its fences by any thread.
+    """Copies tensors between main memory and one device. One thread at a time may use it, and any thread its fences.
 
     Rule: between `send` and the end of the wait for a later fence, no thread writes or frees the source, and the host
-    does not read the target. On the CPU nothing is copied where it need not be: what `send` returns may then share the
-    memory of the source, and is valid as long as the source is not written.
+    does not read the target. On the CPU, unnecessary copies are omitted: the result of `send` may share the memory of
+    the source, and is valid until the source is written.
 
     Attributes:
         device: The device, with its index.
-        shares_memory: True if the device works in main memory, so that nothing need be copied: the CPU.
+        shares_memory: True if the device works in main memory, like the CPU, so that no copies are necessary.
     """
 
     device: torch.device
     shares_memory: bool
 
     def host_memory(self, n_bytes: int) -> Tensor:
-        """Allocates main memory for copies to and from the device: uint8 `[n_bytes]`, pinned if need be.
+        """Allocates main memory for copies to and from the device: uint8 `[n_bytes]`, pinned if necessary.
 
-        Its content is undefined.
+        The content of the memory is undefined.
         """
 
     def send(self, source: Tensor, *, to: torch.device | Tensor) -> Tensor:
         """Begins a copy.
 
-        A source or target on the device is used after the work that the caller's current stream was asked for so far.
+        Source and target on the device are used after earlier work on the caller's current stream.
 
         Args:
             source: In memory of `host_memory`, or on the device; contiguous.
@@ -66,11 +66,11 @@ class Copier(Protocol):
             The target.
 
         Raises:
-            InvalidInputError: Source or target are in memory that this copier does not copy from or to.
+            InvalidInputError: Source or target is in memory that this copier does not support.
         """
 
     def fence(self) -> Fence:
-        """Marks the copies that were sent since the last fence, on the streams of the device that they run on."""
+        """Marks the copies since the last fence, on their device streams."""
 
 
 def make_copier(device: torch.device | str) -> Copier:
@@ -80,7 +80,7 @@ def make_copier(device: torch.device | str) -> Copier:
 
 
 class ImmediateCopier:
-    """A `Copier` whose copies are made when `send` returns: for the CPU, where most need not be made at all.
+    """A `Copier` whose copies are complete when `send` returns: for the CPU, where most copies are unnecessary.
 
     Args:
         device: Any device.
@@ -95,7 +95,7 @@ class ImmediateCopier:
         return torch.empty(n_bytes, dtype=torch.uint8)
 
     def send(self, source: Tensor, *, to: torch.device | Tensor) -> Tensor:
-        """See `Copier.send`; returns the source itself if it is on the wanted device."""
+        """See `Copier.send`; returns the source itself if it is on the target device."""
         return to.copy_(source) if isinstance(to, Tensor) else source.to(to)
 
     def fence(self) -> Fence:
@@ -104,7 +104,7 @@ class ImmediateCopier:
 
 
 class _Passed:
-    """A fence whose copies are made."""
+    """A fence after complete copies."""
 
     def wait(self) -> None:
         """See `Fence.wait`."""
@@ -117,11 +117,11 @@ _PASSED = _Passed()
 
 
 class CudaCopier:
-    """A `Copier` for a GPU, whose copies run beside the work of other streams, on the two of `streams_of` for copies.
+    """A `Copier` for a GPU. Copies run concurrently with other streams, on the two copy streams of `streams_of`.
 
-    Copies from main memory into new tensors wait for nothing, and have a stream of their own: the other copies wait for
-    the caller's stream, and would hold them up. It refuses memory that is not pinned: a copy from there would wait for
-    the device, or read memory that was freed.
+    Copies from main memory into new tensors wait for no other work. These copies have a separate stream, because the
+    other copies wait for the caller's stream. The copier refuses memory that is not pinned: a copy from such memory
+    would wait for the device, or read freed memory.
 
     Args:
         device: A CUDA device.
@@ -182,8 +182,8 @@ class CudaCopier:
         if tensor.is_cuda:
             if tensor.device != self.device:
                 raise InvalidInputError(
-                    f"a copier for {self.device} was given a tensor on {tensor.device}; expected its own device, or "
-                    "pinned memory; make a copier for each device"
+                    f"a copier for {self.device} was given a tensor on {tensor.device}; expected one on its device or "
+                    "in pinned memory; make a copier for each device"
                 )
         elif tensor.numel() and not tensor.is_pinned():
             n_bytes = tensor.numel() * tensor.element_size()

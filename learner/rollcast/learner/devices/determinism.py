@@ -1,4 +1,4 @@
-"""Makes the arithmetic of a run bit-identical each time, on the CPU and on a GPU."""
+"""Makes the arithmetic of a run bit-identical between runs, on the CPU and on a GPU."""
 
 import logging
 import os
@@ -21,25 +21,25 @@ _CUBLAS_VALUES: Final = (":4096:8", ":16:8")
 
 @contextmanager
 def deterministic_arithmetic(device: torch.device) -> Iterator[None]:
-    """Makes torch bit-identical within a block, then restores its settings.
+    """Makes torch's results bit-identical within a block, then restores torch's settings.
 
-    torch then takes algorithms that add in a fixed order, cuDNN does not choose its algorithms by their speed, and
-    cuBLAS has the workspace that it needs for that. Call it before anything is computed.
+    In the block, torch chooses algorithms that add in a fixed order, cuDNN does not choose its algorithms by speed, and
+    cuBLAS has the necessary workspace. Call it before any computation.
 
     Args:
-        device: The device that computes.
+        device: The device for the computations.
 
     Raises:
-        ConfigurationError: CUDA has started without the workspace, the environment asks for another one, or something
-            that is computed meanwhile cannot give the same bits each time.
+        ConfigurationError: CUDA has started without the workspace, or the environment asks for another workspace. Or an
+            operation in the block cannot be bit-identical.
     """
     fix_rounding()
     if device.type == "cuda":
         _fix_cublas()
     if _sums_depend_on_addresses():
         logger.warning(
-            "torch has computed before the run began, with sums whose last bits depend on addresses in memory: this "
-            "run may not have the same bits again; set MKL_CBWR=AUTO,STRICT before Python starts"
+            "torch has computed before the run began, with sums whose last bits depend on memory addresses: other "
+            "runs may not be bit-identical; set MKL_CBWR=AUTO,STRICT before Python starts"
         )
     with ExitStack() as stack:
         stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
@@ -55,8 +55,8 @@ def deterministic_arithmetic(device: torch.device) -> Iterator[None]:
             if "deterministic" not in str(error) or "torch.use_deterministic_algorithms" not in str(error):
                 raise
             raise ConfigurationError(
-                f"--deterministic on {device}: {str(error).split('. ', maxsplit=1)[0]}; expected operations that give "
-                "the same bits each time; choose --device cpu, another --network, or leave --deterministic out"
+                f"--deterministic on {device}: {str(error).split('. ', maxsplit=1)[0]}; expected bit-identical "
+                "operations; choose --device cpu, another --network, or leave --deterministic out"
             ) from error
 
 
@@ -64,19 +64,19 @@ def _fix_cublas() -> None:
     value = os.environ.get(_CUBLAS)
     if value is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch gives it no types
         raise ConfigurationError(
-            f"--deterministic, and CUDA has started in this process without {_CUBLAS}, so cuBLAS may add in another "
-            f"order each time; expected {' or '.join(_CUBLAS_VALUES)}; set it before CUDA starts"
+            f"--deterministic, and CUDA has started in this process without {_CUBLAS}, so cuBLAS may add in a varying "
+            f"order; expected {' or '.join(_CUBLAS_VALUES)}; set it before CUDA starts"
         )
     if value is not None and value not in _CUBLAS_VALUES:
         raise ConfigurationError(
             f"{_CUBLAS} is {value!r} with --deterministic; expected {' or '.join(_CUBLAS_VALUES)}, with which cuBLAS "
-            "adds in the same order each time; leave it out, or set one of them"
+            "adds in a fixed order; leave it out, or set one of them"
         )
     os.environ.setdefault(_CUBLAS, _CUBLAS_VALUES[0])
 
 
 def _sums_depend_on_addresses() -> bool:
-    """Returns True if a product of the same numbers differs where they begin at other addresses."""
+    """Returns True if a product of the same numbers changes with their memory addresses."""
     numbers, weights = torch.linspace(0.1, 1.0, 100).sin(), torch.linspace(0.2, 2.0, 300).cos().view(3, 100)
     memory = torch.empty(200)
     rows = (memory[offset : offset + 100].copy_(numbers).view(1, 100) for offset in (0, 1, 2, 4, 8))
@@ -84,6 +84,6 @@ def _sums_depend_on_addresses() -> bool:
 
 
 def _restored(stack: ExitStack, owner: object, name: str, *, value: bool) -> None:
-    """Sets an attribute until the stack is left."""
+    """Sets an attribute until the stack is closed."""
     stack.callback(setattr, owner, name, getattr(owner, name))
     setattr(owner, name, value)

@@ -1,6 +1,6 @@
-"""The states of torch's generators, in checkpoints: of the algorithms' own, and of the global ones.
+"""The states of torch's generators in checkpoints: the algorithms' generators, and the global generators.
 
-Kinds of devices have different generators: the state of one has another length than that of another.
+Different kinds of devices have different generators, whose states differ in length.
 """
 
 import base64
@@ -20,10 +20,10 @@ _GLOBAL: Final = 0x6C0BA1
 
 
 def restore_generator(generator: torch.Generator, state: NDArray[np.generic]) -> None:
-    """Lets a generator continue from a state.
+    """Makes a generator continue from a state.
 
-    One whose state comes from another kind of device gets a seed that follows from that state: it draws other numbers
-    than the one that was saved, and the same ones after each load.
+    If the state comes from another kind of device, the generator gets a seed derived from that state. Its numbers then
+    differ from the saved generator's numbers, but are the same after each load.
 
     Args:
         generator: The generator, of any device.
@@ -55,7 +55,7 @@ def global_generators_state(device: torch.device) -> dict[str, str]:
 
 
 def restore_global_generators(device: torch.device, states: Mapping[str, str]) -> None:
-    """Lets the global generators continue from a state that `global_generators_state` returned.
+    """Makes the global generators continue from the result of `global_generators_state`.
 
     Args:
         device: The learner's device.

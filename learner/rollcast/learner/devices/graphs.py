@@ -1,7 +1,7 @@
-"""Replays the device's part of updates as CUDA graphs, in which the host launches one graph instead of each kernel.
+"""Replays the device's part of updates as CUDA graphs: the host launches one graph instead of each kernel.
 
-`unit/learner/devices/test_graphs.py` shows on the CPU that an update repeats the same operations on the same memory for
-any batch and numbers, as a graph needs. Tests marked `gpu` cover the rest.
+On the CPU, `unit/learner/devices/test_graphs.py` shows that an update repeats the same operations on the same memory
+for any batch and numbers, as a graph needs. Tests marked `gpu` cover the rest.
 """
 
 import contextlib
@@ -26,19 +26,19 @@ logger = logging.getLogger(__name__)
 # Updates that run as they are before one is captured: torch's libraries choose their kernels in them, and optimisers
 # make their state.
 WARM_UP_UPDATES: Final = 3
-# Graphs of an algorithm in its life, each with memory of its own. More shapes than that are a batch that never settles.
+# The largest number of graphs of an algorithm, each with its own memory. More shapes mean that batches keep changing.
 MAX_GRAPHS: Final = 8
-# Final observations for which a graph has room at least.
+# The smallest room of a graph for final observations.
 _LEAST_FINALS: Final = 8
-# The factor of the room if more come than one for each trajectory.
+# The factor of the room if there are more final observations than trajectories.
 _MORE_FINALS: Final = 4
 
 
 class Graph(Protocol):
-    """Work that can be replayed: a CUDA graph, or a test's double."""
+    """Work that can be replayed: a CUDA graph, or a test double."""
 
     def warm_up(self, run: Callable[[], Outputs]) -> Outputs:
-        """Runs work as it is, on the stream on which it is captured later."""
+        """Runs work without a graph, on the stream of a later capture."""
 
     def capture(self, run: Callable[[], None]) -> None:
         """Records the kernels that `run` launches, without running them."""
@@ -48,12 +48,12 @@ class Graph(Protocol):
 
 
 class _GraphMemory:
-    """The memory that the graphs of a GPU share: they are replayed one after the other.
+    """The memory that all graphs of a GPU share, because only one is replayed at a time.
 
-    torch may not be given its name again once the last graph in it is gone: it lives as long as they do.
+    torch must not get its name again after the last graph in it is gone, so it lives as long as its graphs.
 
     Attributes:
-        pool: Its name for torch.
+        pool: The memory pool's name for torch.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _GraphMemory:
 
 
 _memories: Final[weakref.WeakValueDictionary[torch.device, _GraphMemory]] = weakref.WeakValueDictionary()
-# Those whose capture has failed: torch's allocator of pinned memory may still ask them whether it has ended.
+# Graphs whose capture has failed: torch's allocator of pinned memory may still query their state.
 _failed: Final[list[torch.cuda.CUDAGraph]] = []
 
 
@@ -70,7 +70,7 @@ class CudaGraph:
 
     Args:
         device: The device.
-        generators: The generators from which the work draws: each replay continues where the last one ended.
+        generators: The generators of the work: each replay continues where the last one ended.
     """
 
     def __init__(self, device: torch.device, generators: Sequence[torch.Generator]) -> None:
@@ -93,8 +93,8 @@ class CudaGraph:
         return outputs
 
     def capture(self, run: Callable[[], None]) -> None:
-        """Captures the work; see `Graph.capture`. After an error, allocator and generators are as before."""
-        # Now: a graph before this one may have been the last in the memory that there was.
+        """Captures the work; see `Graph.capture`. Restores allocator and generators after an error."""
+        # Late, because an earlier graph may have been the last one in the previous memory.
         self._memory = memory = _memories.get(self._device) or _GraphMemory()
         _memories[self._device] = memory
         states = [generator.get_state() for generator in self._generators]
@@ -112,14 +112,14 @@ class CudaGraph:
             raise
 
     def _unwind(self, memory: _GraphMemory, states: Sequence[Tensor]) -> None:
-        """Ends what a failed capture leaves begun in torch 2.6 to 2.11; newer ones end it themselves.
+        """Cleans up after a failed capture in torch 2.6 to 2.11; newer versions do this themselves.
 
-        Their allocator frees no block that another stream has used until all captures have ended, and a generator that
-        was registered draws nothing any more.
+        Otherwise their allocator frees no block that another stream has used until all captures have ended. A generator
+        that was registered draws no numbers any more.
 
         Args:
-            memory: Into which it was captured. No other graph may be, and what it has taken stays reserved.
-            states: Of the generators, before the capture.
+            memory: The memory of the failed capture. It stays reserved, and no other graph may use it.
+            states: The generators' states before the capture.
         """
         _failed.append(self._graph)
         _memories.pop(self._device, None)
@@ -141,14 +141,14 @@ class CudaGraph:
 
 
 class GraphedWork(DeviceWork):
-    """Captures the work of an update once it has warmed up, and replays it from then on.
+    """Captures the work of an update after warm-up, and replays it from then on.
 
-    Batches and numbers are copied into memory that stays the same. There is room for more final observations than a
-    batch has; the graph ignores unused room, see `Batch.final_index`. If a batch has more, or another shape, or the
-    work has another variant, that is captured, too, up to `MAX_GRAPHS` times. If the work waits for the device, a
-    capture fails, or shapes never settle, all later updates run as they are, and the log says so once.
+    Batches and numbers are copied into fixed memory. The memory has room for more final observations than a batch has.
+    The graph ignores unused room; see `Batch.final_index`. A batch with more final observations, another shape or
+    another variant of the work is captured, too, up to `MAX_GRAPHS` times. If the work waits for the device, a capture
+    fails, or shapes keep changing, all later updates run without graphs, and one warning is logged.
 
-    It belongs to the algorithm's thread.
+    Only the algorithm's thread uses it.
 
     Args:
         make_graph: Makes a graph.
@@ -173,7 +173,7 @@ class GraphedWork(DeviceWork):
         plan.load(batch, numbers)
         if plan.n_updates < WARM_UP_UPDATES:
             plan.n_updates += 1
-            # In the last one: the first ones also make what stays.
+            # In the last warm-up, because the first ones also allocate persistent memory.
             with WaitDetector() if plan.n_updates == WARM_UP_UPDATES else contextlib.nullcontext() as waits:
                 outputs = plan.graph.warm_up(lambda: work(plan.batch, plan.numbers))
             if waits is not None and waits.found:
@@ -189,7 +189,7 @@ class GraphedWork(DeviceWork):
                 self._give_up(f"the capture failed: {type(error).__name__}: {reason}")
                 return work(batch, numbers)
             if not self._n_replayed:
-                logger.info("updates are replayed as CUDA graphs from here on")
+                logger.info("updates are replayed as CUDA graphs from now on")
         plan.graph.replay()
         self._n_replayed += 1
         return plan.outputs()
@@ -201,18 +201,18 @@ class GraphedWork(DeviceWork):
         return now[0] - n_replayed, now[1] - n_runs
 
     def forget(self) -> None:
-        """Forgets all graphs, which have the memory of optimisers that a checkpoint has replaced."""
+        """Drops all graphs, whose memory belongs to optimisers that a checkpoint has replaced."""
         self._plans.clear()
         self._n_plans = 0
 
     def _plan_for(self, batch: Batch, numbers: Mapping[str, float], variant: Hashable) -> "_Plan | None":
-        """Returns the plan for batches of this shape; None if there were too many."""
+        """Returns the plan for batches of this shape; None after too many shapes."""
         key = variant, tuple(numbers), batch.burn_in, *((name, *_shape_of(leaf)) for name, leaf in _tensors(batch))
         plan, n_finals = self._plans.get(key), len(batch.final_index)
         if plan is not None and len(plan.batch.final_index) >= n_finals:
             return plan
         if self._n_plans == MAX_GRAPHS:
-            self._give_up(f"batches came in more than {MAX_GRAPHS} shapes")
+            self._give_up(f"batches have more than {MAX_GRAPHS} shapes")
             return None
         self._n_plans += 1
         plan = self._plans[key] = _Plan(self._make_graph(), batch, numbers)
@@ -221,17 +221,17 @@ class GraphedWork(DeviceWork):
     def _give_up(self, reason: str) -> None:
         self._has_given_up = True
         self._plans.clear()
-        logger.warning("updates run without CUDA graphs from here on, which is slower and as right: %s", reason)
+        logger.warning("updates run without CUDA graphs from now on, which is slower but equally correct: %s", reason)
 
 
 class _Plan:
-    """The memory of updates of one shape, and their graph.
+    """The memory for updates of one shape, and their graph.
 
     Attributes:
         graph: Captures and replays them.
-        batch: The batch that they learn from.
+        batch: The batch of these updates.
         numbers: Their numbers, float32 0-dim on the batch's device.
-        n_updates: The updates that have run as they are.
+        n_updates: The number of updates without a graph so far.
         is_captured: True once the graph can be replayed.
     """
 
@@ -247,7 +247,7 @@ class _Plan:
         self._values = torch.zeros(0)
 
     def load(self, batch: Batch, numbers: Mapping[str, float]) -> None:
-        """Copies a batch and numbers into the memory of this plan. Nothing waits for the device."""
+        """Copies a batch and numbers into the memory of this plan. Does not wait for the device."""
         for name, leaf in _tensors(batch):
             self._pairs[name].copy_(leaf, non_blocking=True)
         n = len(batch.final_index)
@@ -273,7 +273,7 @@ class _Plan:
         self.is_captured = True
 
     def outputs(self) -> Outputs:
-        """Returns what the last replay computed, as copies: the next one writes to the same memory."""
+        """Returns copies of the last replay's results, because the next replay writes to the same memory."""
         copies = {
             name: value.clone() if isinstance(value, Tensor) and value.dim() else value
             for name, value in self._outputs.items()
@@ -282,17 +282,16 @@ class _Plan:
 
 
 def with_room(batch: Batch) -> Batch:
-    """Returns memory for batches of the same shapes, with room for at least as many final observations.
+    """Returns memory for batches of the same shapes, with room for at least the batch's number of final observations.
 
-    Episodes that a limit of their steps ends may all end in the same batch, once each. There is room for that from the
-    beginning, so that few batches need a graph of their own.
+    Episodes with a time limit may all end in the same batch, once each. The memory has room for that from the start, so
+    few batches need a separate graph.
 
     Args:
         batch: Trajectories `[T, B, ...]` with N final observations.
 
     Returns:
-        A batch of zeros; all its final observations, B of them or more, belong nowhere, and are copies of one that the
-        batch has.
+        A batch of zeros. Its B or more final observations belong to no step, and are copies of one from the batch.
     """
     n_rows, n_finals = batch.reward.numel(), len(batch.final_index)
     least = max(_LEAST_FINALS, batch.reward.shape[1])
@@ -320,7 +319,7 @@ _OWN_TENSORS: Final = ("reward", "terminated", "truncated", "valid", "weights", 
 
 
 def _columns_with_room(columns: BatchColumns, n_finals: int) -> BatchColumns:
-    # Networks see those that belong nowhere, too, so they must be observations: zeros may be none of the space.
+    # Networks also see unused final observations, so these must be valid: zeros may be outside the space.
     finals = {
         path: columns.last_observation[path][:1].repeat(n_finals, *[1] * (leaf.dim() - 1))
         for path, leaf in columns.final_observation.items()
@@ -329,7 +328,7 @@ def _columns_with_room(columns: BatchColumns, n_finals: int) -> BatchColumns:
 
 
 def _tensors(batch: Batch) -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensors whose shapes are those of every batch, by name: all but the final observations."""
+    """Yields the tensors with the same shapes in every batch, by name: all but the final observations."""
     for name in _OWN_TENSORS:
         if (leaf := getattr(batch, name)) is not None:
             yield name, leaf
@@ -340,5 +339,5 @@ def _tensors(batch: Batch) -> Iterator[tuple[str, Tensor]]:
 
 
 def _shape_of(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
-    """Returns what must be the same for kernels to be the same."""
+    """Returns shape and dtype, which determine the kernels."""
     return tensor.shape, tensor.dtype

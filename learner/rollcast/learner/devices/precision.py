@@ -20,9 +20,9 @@ class UpdateArithmetic:
     """The arithmetic of a learner's updates.
 
     Attributes:
-        precision: fp32: float32 throughout. tf32: float32 whose products on a GPU round their factors to 10 bits. bf16:
-            hidden layers compute in bfloat16, and everything else in float32.
-        networks: The arithmetic of networks: give it to `networks_compute` around updates.
+        precision: fp32: float32 throughout. tf32: float32, but products on a GPU round their factors to 10 bits. bf16:
+            hidden layers compute in bfloat16, all else in float32.
+        networks: The arithmetic of networks: pass it to `networks_compute` around updates.
     """
 
     precision: Precision
@@ -39,13 +39,13 @@ def choose_arithmetic(
     """Chooses the arithmetic of updates.
 
     Args:
-        precision: auto: tf32 on GPUs that have it, except for deterministic runs; else fp32.
-        channels_last: The order of images; auto: channels last on GPUs, and elsewhere where gradients are computed.
+        precision: auto: tf32 on GPUs that support it, except for deterministic runs; else fp32.
+        channels_last: The order of images; auto: channels last on GPUs, and on CPUs where gradients are computed.
         device: The learner's device.
-        deterministic: True: nothing but what is asked for rounds.
+        deterministic: True: no rounding unless `precision` asks for it.
 
     Raises:
-        ConfigurationError: The device does not have the precision.
+        ConfigurationError: The device does not support the precision.
     """
     if precision == "auto":
         precision = "tf32" if _has_tf32(device) and not deterministic else "fp32"
@@ -67,9 +67,9 @@ def choose_arithmetic(
 
 
 def set_tf32(arithmetic: UpdateArithmetic) -> None:
-    """Sets for the whole process whether products and convolutions of float32 on GPUs may round to TF32.
+    """Sets process-wide whether float32 products and convolutions on GPUs may round to TF32.
 
-    torch's own default is to round in convolutions only. The CPU does not round.
+    By default, torch rounds only in convolutions. The CPU does not round.
     """
     # The last layers stay in float32 beside bfloat16, and must not round more than asked for.
     allowed = arithmetic.precision == "tf32"
@@ -78,7 +78,7 @@ def set_tf32(arithmetic: UpdateArithmetic) -> None:
 
 
 def _has_tf32(device: torch.device) -> bool:
-    """Returns whether a device is a GPU with TF32, and bfloat16 beside it."""
+    """Returns whether a device is a GPU with TF32 and bfloat16."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _AMPERE
 
 

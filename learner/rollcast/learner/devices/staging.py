@@ -1,4 +1,4 @@
-"""Lays arrays out side by side in memory of a copier, so that they travel to its device in one copy."""
+"""Places arrays side by side in a copier's memory, so that one copy sends them to the copier's device."""
 
 import math
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ _ALIGNMENT: Final = 64
 
 
 class Staging:
-    """Memory for arrays that travel to a device together; it is used again and again. For one thread.
+    """Reusable memory for arrays that are sent to a device together. For one thread.
 
-    Invariant: no copy that is under way reads the arrays between `open`, or `wait`, and `send_together`.
+    Invariant: no running copy reads the arrays between `open` (or `wait`) and `send_together`.
 
     Args:
-        copier: Copies them.
+        copier: Copies the arrays.
     """
 
     def __init__(self, copier: Copier) -> None:
@@ -33,12 +33,12 @@ class Staging:
         self._layout: list[ArrayLayout] = []
         self._parts: list[slice] = []
         self._arrays: list[NDArray[Any]] = []
-        # The arrays as tensors, where nothing need be copied; made when they are first wanted.
+        # The arrays as tensors, if no copy is necessary; made on first use.
         self._shared: list[Tensor] | None = None
         self._fence: Fence | None = None
 
     def open(self, layout: Sequence[ArrayLayout]) -> list[NDArray[Any]]:
-        """Waits until the last copy is made, and returns arrays to be filled, with undefined content.
+        """Waits for the last copy, and returns arrays with undefined content to fill.
 
         Args:
             layout: Shapes and dtypes of the arrays.
@@ -56,7 +56,7 @@ class Staging:
             self._parts.append(slice(start, start + np.dtype(dtype).itemsize * math.prod(shape)))
             start = -(-self._parts[-1].stop // _ALIGNMENT) * _ALIGNMENT
         if len(self._memory) < start:
-            # First what is needed; then powers of two, so that arrays of changing sizes cause few allocations.
+            # First the exact size, then powers of two, so that arrays of changing sizes cause few allocations.
             self._memory = self._copier.host_memory(1 << (start - 1).bit_length() if len(self._memory) else start)
         shown = self._memory.numpy()
         self._arrays = [
@@ -65,7 +65,7 @@ class Staging:
         self._layout, self._shared = layout, None
 
     def wait(self) -> None:
-        """Waits until the last copy is made: the arrays may be filled again."""
+        """Waits for the last copy, so that the arrays may be filled again."""
         if self._fence is not None:
             self._fence.wait()
             self._fence = None
@@ -85,20 +85,20 @@ class Staging:
         ]
 
     def end_copy(self, fence: Fence) -> None:
-        """Keeps the fence after its copy; see `send_together`, which calls it."""
+        """Stores the fence after the copy; see `send_together`, which calls it."""
         self._fence = fence
 
 
 def send_together(copier: Copier, *stagings: Staging) -> tuple[list[list[Tensor]], Fence]:
-    """Begins the copies of all arrays, one for each staging.
+    """Begins the copies of all arrays, one copy for each staging.
 
     Args:
         copier: The copier of all of them.
-        stagings: Each opened, or waited for, since it was sent.
+        stagings: The stagings, each opened or waited for since its last copy.
 
     Returns:
-        For each staging its arrays on the device, and a fence after them. On the CPU they share the staging's memory:
-        they are valid until it is opened again.
+        For each staging its arrays on the device, and a fence after them. On the CPU, they share the staging's memory
+        and are valid until it is opened again.
     """
     sent = [staging.begin_copy() for staging in stagings]
     fence = copier.fence()

@@ -1,7 +1,7 @@
-"""The streams of a GPU besides that on which it computes: two for copies, one on which graphs are captured.
+"""The additional streams of a GPU: two for copies, one for capturing graphs.
 
-torch takes the streams of a process from a pool of 32 and begins again with the first one. Were they not shared, the
-copies of one thread could land in a graph that another captures.
+torch cycles through a pool of 32 streams for each process. If threads did not share these streams, copies of one thread
+could become part of another thread's graph.
 """
 
 import threading
@@ -16,9 +16,9 @@ class DeviceStreams:
     """The streams of a GPU, which all threads share.
 
     Attributes:
-        free_copies: Has copies that wait for nothing: from main memory into new tensors.
-        ordered_copies: Has copies that wait for the stream of the thread that asks for them.
-        capture: Has the work of which graphs are made.
+        free_copies: The stream of copies that need not wait: from main memory into new tensors.
+        ordered_copies: The stream of copies that wait for the calling thread's stream.
+        capture: The stream of captured work.
     """
 
     free_copies: torch.cuda.Stream
@@ -31,7 +31,7 @@ _lock: Final = threading.Lock()  # guards the dictionary
 
 
 def streams_of(device: torch.device) -> DeviceStreams:
-    """Returns the streams of a GPU, which are made when they are first wanted. Any thread may call.
+    """Returns the streams of a GPU, which are made on first use. Thread-safe.
 
     Args:
         device: A CUDA device, with its index.

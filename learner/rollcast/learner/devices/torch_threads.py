@@ -1,4 +1,4 @@
-"""Chooses the threads of torch in a learner."""
+"""Chooses the number of torch threads in a learner."""
 
 from typing import Final
 
@@ -12,22 +12,22 @@ _LARGE_WEIGHTS: Final = 500_000
 def choose_torch_threads(
     n_threads: int, n_weights: int, *, n_cores: int, n_local_actors: int, n_local_ranks: int, of_openmp: str | None
 ) -> tuple[int, str]:
-    """Chooses the threads of torch in a learner: one, unless a setting asks for more, or the network is large.
+    """Chooses the number of torch threads: one, unless a setting asks for more, or the network is large.
 
     Args:
-        n_threads: What --torch-threads says; 0: nothing.
-        n_weights: The weights of the policy.
-        n_cores: The cores that this process may use, see `usable_cores`.
-        n_local_actors: The actor processes that need some of them.
-        n_local_ranks: The learners that share them.
-        of_openmp: The environment variable OMP_NUM_THREADS; None: it is not set.
+        n_threads: The value of --torch-threads; 0: not set.
+        n_weights: The number of weights in the policy.
+        n_cores: The number of cores that this process may use; see `usable_cores`.
+        n_local_actors: The number of actor processes on these cores.
+        n_local_ranks: The number of learners on these cores.
+        of_openmp: The environment variable OMP_NUM_THREADS; None: not set.
 
     Returns:
         The number, and the reason as a sentence.
     """
     if n_threads:
         return n_threads, "--torch-threads"
-    # "4,2" are the threads of nested regions; what OpenMP does not understand, it ignores.
+    # "4,2" are the threads of nested regions. OpenMP ignores invalid values.
     first = (of_openmp or "").split(",")[0].strip()
     if first.isdecimal() and int(first):
         return int(first), "OMP_NUM_THREADS"

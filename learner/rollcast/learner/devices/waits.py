@@ -1,4 +1,4 @@
-"""Finds operations for which the host waits for a device, or copies from main memory: no graph can hold them."""
+"""Finds operations in which the host waits for a device, or copies from main memory. No graph can contain them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -25,22 +25,22 @@ RESULTS_WAITED_FOR: Final = frozenset(
         "unique_dim",
     }
 )
-# They move numbers between devices, if they are given tensors of two.
+# They copy numbers between devices if their arguments are on two devices.
 COPIES: Final = frozenset({"_to_copy", "copy_", "copy", "_copy_from"})
 _PUTS: Final = frozenset({"index_put", "index_put_", "_index_put_impl_"})
 
 
 class WaitDetector(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives its hook no types
-    """Finds the operations of a thread, and of its backward passes, for which a GPU would keep the host waiting.
+    """Finds the operations of a thread, and of its backward passes, in which the host would wait for a GPU.
 
     with WaitDetector() as waits:
         algorithm.update(batch, progress=0.0)
     assert not waits.found
 
-    torch's own detector, `torch.cuda.set_sync_debug_mode`, is one for all threads: others may wait.
+    torch's own detector, `torch.cuda.set_sync_debug_mode`, applies to all threads, and other threads may wait.
 
     Attributes:
-        found: The names of these operations, in their order.
+        found: The names of these operations, in order.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class WaitDetector(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from wrapping the hook in what imports its compiler, which takes seconds, and slows each call."""
+        """Keeps torch from wrapping the hook, which would import its compiler and slow each call."""
         return False
 
     def __torch_dispatch__(
@@ -59,7 +59,7 @@ class WaitDetector(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
-        """Looks at an operation, and runs it."""
+        """Inspects an operation, and runs it."""
         del types
         given = dict(kwargs or {})
         name = func._schema.name.removeprefix("aten::")
@@ -69,9 +69,9 @@ class WaitDetector(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 
 def finds_places(name: str, args: Sequence[Any]) -> bool:
-    """Returns whether an operation indexes with a mask, whose places the device must find first.
+    """Returns whether an operation indexes with a mask, whose True positions the device must find first.
 
-    A single number is filled in instead.
+    An assignment of a single number needs no positions.
 
     Args:
         name: The operation, without "aten::".

@@ -1,4 +1,4 @@
-"""The device's part of an update: an algorithm passes on its kernels here, to run them now or replay them."""
+"""The device's part of an update: its kernels, for immediate execution or replay."""
 
 from collections.abc import Callable, Hashable, Mapping
 from typing import Final, TypeAlias
@@ -17,7 +17,7 @@ Work: TypeAlias = Callable[[Batch, Numbers], Outputs]
 
 
 class DeviceWork:
-    """Runs the device's part of updates as it is, at once. It belongs to the algorithm's thread."""
+    """Runs the device's part of updates immediately. Only the algorithm's thread uses it."""
 
     def run(self, work: Work, batch: Batch, numbers: Mapping[str, float], variant: Hashable = None) -> Outputs:
         """Runs the work of an update.
@@ -26,20 +26,20 @@ class DeviceWork:
             work: The device's part of the update.
             batch: The batch.
             numbers: The host's numbers for this update.
-            variant: All that decides which kernels `work` launches, besides the shapes of the batch.
+            variant: A key for the kernels of `work`, in addition to the batch's shapes.
 
         Returns:
-            What the work returns; the next update does not change it.
+            The outputs of the work; the next update does not change them.
         """
         del variant
         return work(batch, numbers)
 
     def take_replayed(self) -> tuple[int, int]:
-        """Returns how many runs were replayed since the last call, and how many there were; both 0: none can be."""
+        """Returns the numbers of replayed runs and of all runs since the last call; both 0 without graphs."""
         return 0, 0
 
     def forget(self) -> None:
-        """Drops its graphs of the algorithm's memory, which a checkpoint has replaced."""
+        """Drops all graphs after a checkpoint has replaced the memory that they use."""
 
 
 # The default of every algorithm.

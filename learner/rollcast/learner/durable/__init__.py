@@ -1,1 +1,1 @@
-"""The write-ahead log of rollouts: what is acknowledged is on the disk. See docs/howto/durable_runs.md."""
+"""The write-ahead log of rollouts: acknowledged rollouts are on the disk. See docs/howto/durable_runs.md."""

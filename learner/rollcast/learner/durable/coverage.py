@@ -1,4 +1,4 @@
-"""Keeps account of the rollouts in the write-ahead log that training has used, which a checkpoint therefore covers."""
+"""Tracks which rollouts in the write-ahead log training has used, and which rollouts a checkpoint covers."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """The rollouts of the log that a checkpoint covers: those below `position` that are not open.
+    """The rollouts of the log that a checkpoint covers: those with a number below `position` that are not open.
 
-    A rollout is open as long as training has not used all of its trajectories.
+    A rollout is open until training has used all of its trajectories.
 
     Attributes:
-        position: The number of the next rollout at that time.
+        position: The number of the next rollout at the time of the checkpoint.
         open_runs: First and last number of each run of open rollouts.
-        open_spans: By number of an open rollout that was used in part: its open trajectories.
+        open_spans: The open trajectories of partly used rollouts, by the rollout's number.
     """
 
     position: int = 0
@@ -28,7 +28,7 @@ class Coverage:
     open_spans: Mapping[int, tuple[Span, ...]] = field(default_factory=dict)
 
     def has(self, first: int, last: int) -> bool:
-        """Returns True if it covers every rollout from `first` to `last` whole."""
+        """Returns True if the checkpoint covers all rollouts from `first` to `last` completely."""
         return last < self.position and not any(start <= last and first <= stop for start, stop in self.open_runs)
 
     def open_of(self, number: int, n_trajectories: int) -> tuple[Span, ...]:
@@ -41,7 +41,7 @@ class Coverage:
         return self.open_spans.get(number, whole)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as JSON values."""
+        """Returns the coverage as JSON values."""
         return {
             "position": self.position,
             "open_runs": self.open_runs,
@@ -50,7 +50,7 @@ class Coverage:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any] | None) -> Self:
-        """Reads the values that `to_json` returned; None, for a run without a checkpoint, covers nothing.
+        """Reads the result of `to_json`; None, for a run without a checkpoint, covers no rollouts.
 
         Raises:
             ValueError: A number is out of range. Values of other types raise other exceptions.
@@ -70,13 +70,13 @@ class Coverage:
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
             raise ValueError(f"the checkpoint's coverage of the log is {values!r:.200}; expected whole numbers >= 0")
         if not all(start < stop for start, stop in spans):
-            raise ValueError(f"open_spans is {values['open_spans']!r:.200}; expected trajectories in each")
+            raise ValueError(f"open_spans is {values['open_spans']!r:.200}; expected trajectories in each span")
         return coverage
 
 
 @dataclass(slots=True)
 class _Open:
-    """A rollout in the log of which training has not used all trajectories."""
+    """An open rollout in the log."""
 
     number: int
     n_trajectories: int
@@ -84,7 +84,7 @@ class _Open:
 
 
 class OpenRollouts:
-    """The open rollouts in the log: rollouts that training has not used completely. Any thread may call.
+    """The open rollouts in the log, which training has not used completely. Thread-safe.
 
     Args:
         position: The number of the next rollout in the log.
@@ -97,10 +97,10 @@ class OpenRollouts:
         self._open: dict[tuple[str, int, int], _Open] = {}
 
     def add(self, number: int, rollout: SliceName, n_trajectories: int, spans: Sequence[Span] | None = None) -> None:
-        """Adds a rollout that is being written to the log, or was found in it.
+        """Adds a rollout that is being written to the log, or was found in the log.
 
         Args:
-            number: Its number, above all earlier ones, unless it was found at the start.
+            number: Its number, above all earlier ones, except at the start.
             rollout: Its name.
             n_trajectories: B.
             spans: Its open trajectories; None: all.
@@ -112,7 +112,7 @@ class OpenRollouts:
             )
 
     def cover(self, piece: SliceName) -> None:
-        """Notes that training has used these trajectories, or never will."""
+        """Records that training has used these trajectories, or will never use them."""
         with self._lock:
             known = self._open.get(piece[:3])
             if known is None:
@@ -122,12 +122,12 @@ class OpenRollouts:
                 del self._open[piece[:3]]
 
     def discard(self, rollout: SliceName) -> None:
-        """Removes a rollout that is not accepted, written or not: its actor will send it again."""
+        """Removes a rollout that the learner does not accept, whether it was written or not. Its actor resends it."""
         with self._lock:
             self._open.pop(rollout[:3], None)
 
     def coverage(self) -> Coverage:
-        """Returns the coverage of a checkpoint that is taken now."""
+        """Returns the coverage of a checkpoint taken now."""
         with self._lock:
             still_open = sorted(self._open.values(), key=lambda rollout: rollout.number)
             position = self._position

@@ -1,4 +1,4 @@
-"""Keeps account of a log's segments: begins them, removes those a checkpoint covers, and uses their files again."""
+"""Manages a log's segments: begins segments, removes covered segments, and reuses their files."""
 
 import logging
 import threading
@@ -21,13 +21,13 @@ _SMALL_SEGMENT_BYTES: Final = 1 << 20
 
 @dataclass(slots=True, kw_only=True)
 class KnownSegment:
-    """A segment in the folder, with the numbers of its rollouts.
+    """A segment in the folder, with the range of its rollouts' numbers.
 
     Attributes:
         name: The name of the segment.
         n_bytes: The size of the file.
-        first: The lowest number of a rollout in it; above `last` if it has none.
-        last: The highest number of a rollout in it.
+        first: The lowest number of a rollout in the segment; above `last` if the segment is empty.
+        last: The highest number of a rollout in the segment.
     """
 
     name: SegmentName
@@ -36,27 +36,27 @@ class KnownSegment:
     last: int = 0
 
     def add(self, number: int) -> None:
-        """Notes the number of another rollout in it."""
+        """Records the number of another rollout in the segment."""
         self.first = min(self.first, number) if self.first <= self.last else number
         self.last = max(self.last, number)
 
     def is_in(self, coverage: Coverage) -> bool:
-        """Returns True if a checkpoint covers all of its rollouts."""
+        """Returns True if a checkpoint covers all rollouts of the segment."""
         return self.last < self.first or coverage.has(self.first, self.last)
 
 
 class SegmentFiles:
     """The segments and spare files in a log's folder.
 
-    Invariant: segments and spare files take at most `spare_bytes` together, or there are no spare files. One thread at
-    a time calls `begin`, `note` and `end`; any thread may call the others.
+    Invariant: segments and spare files together take at most `spare_bytes`, or there are no spare files. One thread at
+    a time calls `begin`, `note` and `end`; any thread may call the other methods.
 
     Args:
         folder: The folder of the log.
-        head: The bytes that each segment begins with.
+        head: The first bytes of each segment.
         segments: The segments in the folder, oldest first.
         segment_bytes: Size of a segment, unless a rollout is larger or the disk has too little room.
-        spare_bytes: Bytes up to which files are kept to be used again, counting the segments.
+        spare_bytes: The limit for spare files to reuse, in bytes, including the segments.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SegmentFiles:
         """Begins a segment with room for a record of `n_bytes`.
 
         Raises:
-            OSError: The disk has no room for it.
+            OSError: The disk has no room for the segment.
         """
         n_needed = self.bytes_needed(n_bytes)
         with self._lock:
@@ -109,7 +109,7 @@ class SegmentFiles:
         return len(self._head) + n_bytes
 
     def _make_segment(self, name: SegmentName, n_needed: int, spare: Path | None) -> SegmentWriter:
-        """Makes a segment of the usual size, or as large as the disk has room for.
+        """Makes a segment of the usual size, or as large as the disk allows.
 
         Raises:
             OSError: The disk has no room for `n_needed` bytes.
@@ -129,18 +129,18 @@ class SegmentFiles:
                 n_bytes //= 2
 
     def note(self, number: int) -> None:
-        """Notes that the segment begun last gets this rollout."""
+        """Records that the current segment gets this rollout."""
         with self._lock:
             assert self._current is not None, "begin() comes first"
             self._current.add(number)
 
     def end(self) -> None:
-        """Notes that the segment begun last is not written any more."""
+        """Records that the current segment is complete."""
         with self._lock:
             self._current = None
 
     def remove(self, coverage: Coverage) -> None:
-        """Removes the segments that a checkpoint covers, except for the one being written."""
+        """Removes the segments that a checkpoint covers, except for the current one."""
         with self._lock:
             removed = [
                 segment for segment in self._segments if segment is not self._current and segment.is_in(coverage)

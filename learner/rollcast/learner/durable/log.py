@@ -1,4 +1,4 @@
-"""The write-ahead log, which has every accepted rollout on the disk before it is acknowledged."""
+"""The write-ahead log, which puts every accepted rollout on the disk before its acknowledgement."""
 
 import logging
 import math
@@ -25,11 +25,11 @@ from rollcast.services.rollouts.recording_codec import RecordingHeader
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES: Final = 64 << 20
-# Seconds from an early checkpoint that did not help to the next; and on a full disk, where most fail.
+# Seconds between an unhelpful early checkpoint and the next one, also on a full disk, where most fail.
 _CROWDED_INTERVAL_S: Final = 1.0
 _FULL_DISK_INTERVAL_S: Final = 5.0
 _CLOSE_S: Final = 10.0
-# `problem` reports a disk that takes longer.
+# The time without an answer after which `problem` reports the disk.
 _HANGS_S: Final = 1.0
 
 
@@ -47,19 +47,19 @@ class _Waiting:
 class RolloutLog:
     """A log of rollouts in segments; removes the segments that checkpoints cover.
 
-    Invariants: `append` returns True only when the rollout is on the disk. One thread writes at a time: one of those
-    that wait writes the rollouts of all, and waits for the disk once (group commit); rollouts that come during that
-    wait are written next. A segment that could not be written is closed, and its uncommitted part is cut off. All files
-    together take at most `max_bytes` and one segment.
+    Invariants: `append` returns True only when the rollout is on the disk. One thread writes at a time: one of the
+    waiting threads writes all waiting rollouts, and waits for the disk once (group commit). Rollouts that arrive during
+    that wait are written next. A segment that could not be written is closed, and its uncommitted part is cut off. All
+    files together take at most `max_bytes` plus one segment.
 
     Args:
-        folder: The folder of the log; it exists.
+        folder: The existing folder of the log.
         header: Describes the rollouts.
-        max_bytes: Above half of it, or on a full disk, the log asks for a checkpoint, so that it can remove segments;
-            at all of it, streams wait.
+        max_bytes: The limit, in bytes. Above half of it, or on a full disk, the log asks for a checkpoint, so that it
+            can remove segments. At the limit, streams wait.
         next_number: The number of the next rollout.
         segments: The segments in the folder, oldest first.
-        ask_for_checkpoint: Makes a checkpoint and returns when it is written; called in a thread of its own.
+        ask_for_checkpoint: Makes a checkpoint and returns when it is written; called in a separate thread.
         segment_bytes: Size of a segment, unless a rollout is larger or the disk has too little room.
     """
 
@@ -111,13 +111,13 @@ class RolloutLog:
         """Writes a rollout; waits for its turn, for room, and for the disk.
 
         Args:
-            entry: Makes the log's entry of the rollout from its number.
-            payload: The rollout, whose arrays must not change before this returns.
-            is_active: Called at least every second while waiting; the wait ends when it returns False.
+            entry: Makes the rollout's log entry from its number.
+            payload: The rollout. Its arrays must not change during the call.
+            is_active: Called at least once a second during a wait; the wait ends when it returns False.
 
         Returns:
-            True if the rollout is on the disk. False if `is_active` returned False, or the log was closed: then the
-            rollout must not be acknowledged.
+            True if the rollout is on the disk. False if `is_active` returned False, or the log was closed: then do not
+            acknowledge the rollout.
 
         Raises:
             NotReadyError: The disk is full, or has failed.
@@ -143,10 +143,10 @@ class RolloutLog:
             return is_there
 
     def covered(self, coverage: Coverage) -> None:
-        """Removes segments after a checkpoint was written: those that it and the checkpoint before it both cover.
+        """Removes the segments that both the newly written checkpoint and the previous one cover.
 
-        Keeping the segments that only the last one covers loses nothing if that one is damaged. If the log takes more
-        than half of `max_bytes`, or the disk is full, they are removed, too.
+        Segments that only the last checkpoint covers are kept, in case that checkpoint is damaged. Such segments are
+        removed, too, if the log takes more than half of `max_bytes`, or the disk is full.
         """
         with self._changed:
             keep = coverage if self._is_crowded() else self._covered
@@ -158,7 +158,7 @@ class RolloutLog:
             self._changed.notify_all()
 
     def problem(self) -> str:
-        """Describes the reason why the log takes no rollouts; empty if it takes them. Any thread may call."""
+        """Returns the reason why the log takes no rollouts; empty if it takes rollouts. Thread-safe."""
         with self._changed:
             if self._is_full():
                 return f"the write-ahead log is at its limit and waits for a checkpoint: {self._use()}"
@@ -180,7 +180,7 @@ class RolloutLog:
             }
 
     def close(self) -> None:
-        """Refuses further rollouts, and waits for those being written; does nothing if closed already."""
+        """Refuses further rollouts, and waits for running writes; does nothing after the first call."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -197,7 +197,7 @@ class RolloutLog:
                 self._files.end()
 
     def _wait_for_room(self, is_active: Callable[[], bool]) -> bool:
-        """Waits while the log is at its limit; returns False if the caller has gone. The caller holds the lock."""
+        """Waits while the log is at its limit; returns False if the caller is gone. The caller holds the lock."""
         began = time.monotonic()
 
         def is_wanted() -> bool:
@@ -237,7 +237,7 @@ class RolloutLog:
     def _write_all(self) -> None:
         """Writes and commits all waiting rollouts. The caller, one of the waiting threads, holds the lock.
 
-        The lock is released while writing.
+        The lock is released during the writes.
         """
         group = list(self._waiting)
         self._waiting.clear()
@@ -293,7 +293,7 @@ class RolloutLog:
         written.clear()
 
     def _explain(self, failure: OSError, group: Sequence[_Waiting]) -> str:
-        """Describes an error of the disk, and logs it if it is new."""
+        """Describes a disk error, and logs it if it is new."""
         n_bytes = sum(waiting.payload.n_bytes for waiting in group)
         message = f"the write-ahead log {self._folder} cannot take {n_bytes:,} bytes: {failure.strerror}; "
         if failure.errno in FULL_DISK:
@@ -302,7 +302,7 @@ class RolloutLog:
             message += (
                 f"expected {self._files.bytes_needed(n_needed):,} bytes free on its disk for a segment of the log"
             )
-            message += "" if free is None else f", and {free:,} are"
+            message += "" if free is None else f", not {free:,}"
             message += "; free some space, or choose a --run-dir on a larger disk"
         else:
             message += "expected a disk that works; check it"

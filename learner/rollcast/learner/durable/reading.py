@@ -1,4 +1,4 @@
-"""Reads segments of the write-ahead log, which may be cut off anywhere, or damaged."""
+"""Reads segments of the write-ahead log, which may be cut off anywhere or damaged."""
 
 import os
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ _READ_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flaw:
-    """Bytes in the place of a record that are no whole record.
+    """Bytes that should be a record but are no complete record.
 
     Attributes:
-        start: Their position in the file.
-        stop: The position after them.
-        what: What is wrong with them.
-        is_torn: True if the process or the machine stopped while they were written: nothing follows, and the rollout
-            was not acknowledged. False if the file was damaged later.
+        start: The position of the first byte in the file.
+        stop: The position after the last byte.
+        what: A description of the problem.
+        is_torn: True if the process or the machine stopped during the write: no bytes follow, and the rollout was not
+            acknowledged. False if the file was damaged later.
     """
 
     start: int
@@ -38,7 +38,7 @@ class Flaw:
 class SegmentReader:
     """A reader of one segment. For one thread.
 
-    Invariant: nothing is allocated for a record before its sizes fit their digest and the size of the file.
+    Invariant: no memory is allocated for a record before its sizes match their digest and fit the file.
 
     Args:
         folder: The folder of the log.
@@ -61,7 +61,7 @@ class SegmentReader:
         os.close(self._file)
 
     def header(self) -> RecordingHeader:
-        """Reads the description of its rollouts.
+        """Reads the description of the segment's rollouts.
 
         Raises:
             RecordingError: The head is damaged, or has another format.
@@ -71,13 +71,13 @@ class SegmentReader:
         return decode_segment_head(self._read(0, _LOOK_BYTES + MAX_HEADER_BYTES))[0]
 
     def scan(self, *, verify: bool) -> Iterator[RecordHead | Flaw]:
-        """Finds records and flaws, from the front.
+        """Finds records and flaws, from the start of the file.
 
         Args:
-            verify: Read the rollouts, too; else only heads and tails, and `payload` finds damage in rollouts later.
+            verify: True: reads rollouts, too. False: reads only heads and tails; `payload` checks rollouts later.
 
         Yields:
-            Whole records, and flaws.
+            Complete records, and flaws.
 
         Raises:
             OSError: The disk has failed.
@@ -103,7 +103,7 @@ class SegmentReader:
         """Reads a rollout.
 
         Returns:
-            The serialised header, and the tensors' bytes; None if they do not fit their digest.
+            The serialised header, and the tensors' bytes; None if they do not match their digest.
 
         Raises:
             OSError: The disk has failed.
@@ -114,7 +114,7 @@ class SegmentReader:
         return content[: record.n_head], memoryview(content)[record.n_head :]
 
     def _next(self, position: int, *, verify: bool) -> tuple[RecordHead | None, Flaw | None] | None:
-        """Reads what begins at a position: a record, a flaw, or a record with a damaged tail; None: nothing does."""
+        """Reads at a position: a record, a flaw, or a record with a damaged tail; None at the end of the data."""
         record = self._head_at(position)
         if record is None:
             return self._without_head(position)
@@ -142,7 +142,7 @@ class SegmentReader:
         )
 
     def _without_head(self, position: int) -> tuple[None, Flaw] | None:
-        """Reads a position without a head: it was damaged if a record or a tail follows; else nothing was there."""
+        """Reads a position without a head: a damaged head if a record or a tail follows; else the end of the data."""
         following = self._find_head(position)
         if following is not None:
             return None, Flaw(
@@ -163,12 +163,12 @@ class SegmentReader:
         return decode_head(self._marker, content, position)
 
     def _find_head(self, position: int) -> RecordHead | None:
-        """Finds the first whole head from a position on."""
+        """Finds the first complete head from a position on."""
         heads = (self._head_at(found) for found in self._find(self._marker, position))
         return next((record for record in heads if record is not None), None)
 
     def _find_tail(self, position: int) -> int | None:
-        """Finds the end of the last whole tail from a position on; without a head there, all before it is one flaw."""
+        """Finds the end of the last complete tail from a position on; without a head, all before it is one flaw."""
         end = None
         for found in self._find(inverted(self._marker), position):
             if decode_tail(self._marker, self._read(found, TAIL.size)) is not None:
@@ -176,7 +176,7 @@ class SegmentReader:
         return end
 
     def _find(self, wanted: bytes, position: int) -> Iterator[int]:
-        """Yields every position of these bytes from a position on, reading the file once."""
+        """Yields every position of these bytes from a position on, and reads the file once."""
         while content := self._read(position, _READ_BYTES):
             index = content.find(wanted)
             while index >= 0:

@@ -1,12 +1,12 @@
 """Encodes a rollout as a record of the write-ahead log, and decodes records.
 
-    head      marker of the segment (16), sizes of what follows (4, 4, 8), their digest (8), the head's own digest (8)
+    head      marker of the segment (16), sizes of entry and rollout (4, 4, 8), their digest (8), the head's digest (8)
     entry     JSON: number in the log, actor, process, sequence, policy version
-    rollout   its serialised header, then its tensors' bytes, as `RolloutEncoder.pieces` makes them
-    tail      the marker, every bit inverted (16), size of all before it (8), digest of these two (8)
+    rollout   its serialised header, then its tensors' bytes, from `RolloutEncoder.head_and_arrays`
+    tail      the marker, every bit inverted (16), size of the record so far (8), digest of these two (8)
 
-Numbers are little-endian, digests XXH3-64. Every segment has a random marker of its own, so bytes from an earlier use
-of the file are never taken for a record. The tail tells a record with a damaged head from one that was never written.
+Numbers are little-endian, digests XXH3-64. Every segment has its own random marker, so bytes from an earlier use of the
+file are never read as a record. The tail distinguishes a damaged head from a record that was never written.
 """
 
 import json
@@ -39,21 +39,21 @@ class LogEntry:
     """The entry of a rollout in the log, which can be read without decoding the rollout.
 
     Attributes:
-        number: Its place in the log, from 0, never used again.
+        number: The rollout's number in the log, from 0, never reused.
         actor_id: The name of the actor.
         slot: The actor's slot.
-        incarnation: Counts the processes that had the actor's name.
+        incarnation: The number of processes under the actor's name so far.
         process_nonce: Identifies the actor's process.
-        replaced_nonces: Identify the processes that had the name before.
+        replaced_nonces: The nonces of earlier processes under the name.
         n_envs: Number of the actor's environments.
-        sequence: 1, 2, 3, ... within the incarnation.
+        sequence: The rollout's number within the incarnation, from 1.
         n_trajectories: B.
         policy_version: The version that acted.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    # The next number and the next policy version have to fit into 64 bits, too.
+    # The next number and the next policy version must fit into 64 bits, too.
     number: Annotated[int, Field(ge=0, lt=1 << 63)]
     actor_id: str
     slot: Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -66,16 +66,16 @@ class LogEntry:
     policy_version: Annotated[int, Field(ge=0, lt=1 << 63)]
 
     def encode(self) -> bytes:
-        """Encodes it as JSON."""
+        """Encodes the entry as JSON."""
         # not asdict, which copies: this runs for every rollout
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":")).encode()
 
     @staticmethod
     def decode(encoded: bytes) -> "LogEntry":
-        """Decodes the bytes that `encode` returned.
+        """Decodes the result of `encode`.
 
         Raises:
-            RecordingError: The bytes are no entry.
+            RecordingError: The bytes are not an entry.
         """
         try:
             return _ENTRY.validate_json(encoded, strict=True)
@@ -110,7 +110,7 @@ class RecordHead:
 
     @property
     def tail_start(self) -> int:
-        """The position of its tail."""
+        """The position of the record's tail."""
         return self.payload_start + self.n_head + self.n_body
 
     @property
@@ -135,7 +135,7 @@ class Payload:
 
     @classmethod
     def of(cls, head: bytes, tensors: Sequence[NDArray[Any]]) -> Self:
-        """Makes it of the result of `RolloutEncoder.pieces`."""
+        """Makes a payload from the result of `RolloutEncoder.head_and_arrays`."""
         body = [tensor.reshape(-1).view(np.uint8).data for tensor in tensors]
         digest = xxhash.xxh3_64(head)
         for piece in body:
@@ -162,7 +162,7 @@ def encode_record(marker: bytes, entry: bytes, payload: Payload) -> list[Chunk]:
         payload: The rollout.
 
     Returns:
-        The pieces to write, in order.
+        The chunks to write, in order.
     """
     n_head = len(payload.pieces[0])
     fixed = HEAD.pack(marker, len(entry), n_head, payload.n_body, payload.digest, 0)[:-_N_DIGEST]
@@ -171,7 +171,7 @@ def encode_record(marker: bytes, entry: bytes, payload: Payload) -> list[Chunk]:
 
 
 def encode_tail(marker: bytes, n_before: int) -> bytes:
-    """Encodes the tail of a record that has `n_before` bytes before it."""
+    """Encodes the tail of a record with `n_before` bytes before the tail."""
     fixed = TAIL.pack(inverted(marker), n_before, 0)[:-_N_DIGEST]
     return fixed + xxhash.xxh3_64_intdigest(fixed).to_bytes(_N_DIGEST, "little")
 
@@ -190,7 +190,7 @@ def decode_head(marker: bytes, content: bytes, start: int) -> RecordHead | None:
         start: Position of `content` in the file.
 
     Returns:
-        The head; None if there is none, or it is damaged.
+        The head; None if it is missing or damaged.
     """
     if len(content) < HEAD.size or content[:N_MARKER] != marker:
         return None
@@ -216,7 +216,7 @@ def decode_head(marker: bytes, content: bytes, start: int) -> RecordHead | None:
 
 
 def decode_tail(marker: bytes, content: bytes) -> int | None:
-    """Returns the bytes of a record before its tail; None if there is no tail, or it is damaged."""
+    """Returns the bytes of a record before its tail; None if the tail is missing or damaged."""
     if len(content) < TAIL.size or content[:N_MARKER] != inverted(marker):
         return None
     _, n_before, _ = TAIL.unpack_from(content)

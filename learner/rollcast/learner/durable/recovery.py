@@ -1,4 +1,4 @@
-"""Finds in the log the rollouts that a killed learner had acknowledged, and returns them like new rollouts."""
+"""Finds acknowledged rollouts of a killed learner in the log, and returns them like new rollouts."""
 
 import logging
 from collections import deque
@@ -28,12 +28,12 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A rollout in the log that the checkpoint does not cover whole.
+    """A rollout in the log that the checkpoint does not cover completely.
 
     Attributes:
-        segment: Its segment.
-        record: Its record there.
-        spans: Its trajectories that the checkpoint does not cover.
+        segment: The segment that contains the rollout.
+        record: The rollout's record in the segment.
+        spans: The trajectories that the checkpoint does not cover.
     """
 
     segment: SegmentName
@@ -49,7 +49,7 @@ class Inventory:
         segments: All segments, oldest first.
         found: The rollouts that the checkpoint does not cover, oldest first.
         next_number: The number of the next rollout.
-        policy_version: The highest in `found`; 0 if it is empty.
+        policy_version: The highest policy version in `found`; 0 if it is empty.
     """
 
     segments: tuple[KnownSegment, ...]
@@ -58,14 +58,14 @@ class Inventory:
     policy_version: int
 
     def actors(self, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """Adds the actors of `found` to those that the checkpoint knows.
+        """Adds the actors of `found` to the actors in the checkpoint.
 
         Args:
             known: Actors in the checkpoint, in the form of `ActorRegistry.state`.
 
         Returns:
-            The same, with actors that joined later, and with the sequence number of each actor's last rollout in the
-            log, so that it is not asked for those again.
+            The actors of the checkpoint and those that joined later. Each has the sequence number of its last rollout
+            in the log, so that it does not resend rollouts in the log.
         """
         actors = dict(known)
         for entry in (found.record.entry for found in self.found):
@@ -86,15 +86,15 @@ class Inventory:
 def take_inventory(folder: Path, header: RecordingHeader, coverage: Coverage) -> Inventory:
     """Reads heads and tails of all records, and the rollouts of the last segment, whose end may be torn.
 
-    Damage is logged as an error with file, position and kind; records behind it are found.
+    Damage is logged as an error with file, position and kind. Records after the damage are still found.
 
     Args:
         folder: The folder of the segments.
-        header: The description that their rollouts must have.
-        coverage: The coverage of the checkpoint that is resumed.
+        header: The required description of their rollouts.
+        coverage: The coverage of the resumed checkpoint.
 
     Raises:
-        ConfigurationError: The segments have rollouts of another description.
+        ConfigurationError: The rollouts in the segments have another description.
     """
     names = segment_names(folder)
     segments: list[KnownSegment] = []
@@ -117,8 +117,8 @@ def take_inventory(folder: Path, header: RecordingHeader, coverage: Coverage) ->
     if first > coverage.position:
         logger.error(
             "the write-ahead log %s begins with rollout %d, and the checkpoint ends with %d: the %d acknowledged "
-            "rollouts between them cannot be recovered; expected a later checkpoint, which is damaged, and whose "
-            "rollouts were removed from the log, because it took more than half of --durable-max-bytes",
+            "rollouts between them cannot be recovered; expected the later checkpoint that covers them, but it is "
+            "damaged; the log had removed these rollouts, because it took more than half of --durable-max-bytes",
             folder,
             first,
             coverage.position,
@@ -133,16 +133,16 @@ def take_inventory(folder: Path, header: RecordingHeader, coverage: Coverage) ->
 
 
 class RecoveredRollouts:
-    """Returns the rollouts found, with one at a time in memory. For one thread.
+    """Returns the found rollouts, and keeps only one at a time in memory. For one thread.
 
     Args:
         folder: The folder of the segments.
         header: Describes the rollouts.
-        found: The rollouts to hand out, oldest first.
-        open_rollouts: Gets them as open; those that cannot be read are removed from it.
+        found: The rollouts to return, oldest first.
+        open_rollouts: Gets the rollouts as open ones; unreadable ones are removed from it.
 
     Attributes:
-        n_lost: Number of rollouts that could not be read.
+        n_lost: The number of unreadable rollouts.
     """
 
     def __init__(
@@ -154,7 +154,8 @@ class RecoveredRollouts:
         self._found = deque(found)
         self._open_rollouts = open_rollouts
         self._slices: deque[RolloutSlice] = deque()
-        # The last sequence handed out, by actor and incarnation: a rollout in a failed segment may be in the next, too.
+        # The last returned sequence, by actor and incarnation: a rollout in a failed segment may be in the next one,
+        # too.
         self._last: dict[tuple[str, int], int] = {}
         for each in found:
             entry = each.record.entry
@@ -162,7 +163,7 @@ class RecoveredRollouts:
             open_rollouts.add(entry.number, name, entry.n_trajectories, each.spans)
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
-        """Returns the next trajectories; None if there are no more."""
+        """Returns the next trajectories; None after the last."""
         while not self._slices:
             if not self._found:
                 return None
@@ -200,14 +201,14 @@ class RecoveredRollouts:
         """Reads a rollout.
 
         Raises:
-            OSError: The disk fails.
+            OSError: The disk has failed.
             RollcastError: The record is damaged, or contradicts its entry or the checkpoint.
         """
         entry = found.record.entry
         with SegmentReader(self._folder, found.segment) as reader:
             payload = reader.payload(found.record)
         if payload is None:
-            raise RecordingError("it does not fit its digest")
+            raise RecordingError("it does not match its digest")
         rollout = RolloutAssembler(
             self._header.of_envs(entry.n_envs),
             actor_id=entry.actor_id,
@@ -217,11 +218,11 @@ class RecoveredRollouts:
         read = rollout.sequence, rollout.n_envs, rollout.policy_version
         if read != written:
             raise RecordingError(
-                f"its sequence, trajectories and policy version are {read}, and {written} in its entry"
+                f"its sequence, trajectories and policy version are {read}, but {written} in its entry"
             )
         if any(stop > rollout.n_envs for _, stop in found.spans):
             raise RecordingError(
-                f"it has {rollout.n_envs} trajectories, and the checkpoint says that {list(found.spans)} are open"
+                f"it has {rollout.n_envs} trajectories, and the checkpoint lists {list(found.spans)} as open"
             )
         return rollout
 
@@ -238,7 +239,7 @@ def _check_header(reader: SegmentReader, header: RecordingHeader) -> None:
     if written.n_rollout_steps != header.n_rollout_steps:
         raise ConfigurationError(
             f"--durable: {reader.path} has rollouts of {written.n_rollout_steps} steps; expected "
-            f"{header.n_rollout_steps} as in this run; it is of another run: move it away"
+            f"{header.n_rollout_steps} as in this run; it belongs to another run; move it away"
         )
 
 
@@ -247,7 +248,7 @@ def _tell(path: Path, flaw: Flaw) -> None:
         logger.info("%s, byte %d: %s; it was not acknowledged, so it is dropped", path, flaw.start, flaw.what)
         return
     logger.error(
-        "%s, bytes %d to %d: %s, and cannot be recovered; expected whole records; %s",
+        "%s, bytes %d to %d: %s, and cannot be recovered; expected complete records; %s",
         path,
         flaw.start,
         flaw.stop,

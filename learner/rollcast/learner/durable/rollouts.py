@@ -1,4 +1,4 @@
-"""Opens, writes, recovers from and trims the log of acknowledged rollouts, for the learner's actors."""
+"""Opens, writes, recovers and trims the log of acknowledged rollouts, for the learner's actors."""
 
 import logging
 import shutil
@@ -24,20 +24,20 @@ logger = logging.getLogger(__name__)
 class DurableRollouts:
     """A log that keeps every acknowledged rollout on the disk until a checkpoint covers it.
 
-        durable.open(header, state)      # before serving: finds the rollouts that a killed learner had not used
-        durable.take(n)                  # hands them out, before new ones
+        durable.open(header, state)      # before serving: finds rollouts that a killed learner had not used
+        durable.take(n)                  # returns them, before new ones
         durable.write(...)               # each rollout, before it is acknowledged
         durable.covered(pieces)          # when training has used them
         durable.state()                  # goes into the checkpoint
-        durable.saved(state)             # when the checkpoint is on the disk: removes what it covers
+        durable.saved(state)             # when the checkpoint is on the disk: removes covered rollouts
 
-    The trainer's thread calls `open`, `take` and `close`; any thread may call the others.
+    The trainer's thread calls `open`, `take` and `close`; any thread may call the other methods.
 
     Args:
-        folder: The folder of the log; made if it does not exist.
-        max_bytes: Bytes that it may take on the disk.
-        ask_for_checkpoint: Makes a checkpoint and returns when it is written; called in a thread of its own when the
-            log takes half of `max_bytes`.
+        folder: The folder of the log; created if missing.
+        max_bytes: The largest size of the log on the disk, in bytes.
+        ask_for_checkpoint: Makes a checkpoint and returns when it is written; called in a separate thread when the log
+            takes half of `max_bytes`.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int, ask_for_checkpoint: Callable[[], object]) -> None:
@@ -53,13 +53,13 @@ class DurableRollouts:
 
         Args:
             header: Describes the rollouts.
-            state: The result of `state` in the checkpoint that is resumed; None: there is none.
+            state: The result of `state` in the resumed checkpoint; None: no checkpoint.
 
         Returns:
-            The content of the log; `take` hands out what it found.
+            The content of the log; `take` returns the found rollouts.
 
         Raises:
-            ConfigurationError: The log cannot be read, or is of another run.
+            ConfigurationError: The log cannot be read, or belongs to another run.
         """
         coverage = Coverage.from_json(state)
         try:
@@ -91,13 +91,13 @@ class DurableRollouts:
         return inventory
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
-        """Returns the next trajectories from the log; None after the last of them."""
+        """Returns the next trajectories from the log; None after the last."""
         if self._recovered is None:
             return None
         piece = self._recovered.take(max_trajectories)
         if piece is None:
             logger.info(
-                "all %d rollouts of the write-ahead log were handed out, except for %d that were damaged",
+                "training has all %d rollouts of the write-ahead log, except for %d damaged ones",
                 self._n_found,
                 self._recovered.n_lost,
             )
@@ -113,11 +113,11 @@ class DurableRollouts:
             rollout: The rollout.
             record: Its actor.
             encoder: The encoder of its stream.
-            is_active: Called at least every second while waiting; the wait ends when it returns False.
+            is_active: Called at least once a second during a wait; the wait ends when it returns False.
 
         Returns:
-            True if the rollout is on the disk. False if `is_active` returned False, or the log was closed: then the
-            rollout must not be acknowledged.
+            True if the rollout is on the disk. False if `is_active` returned False, or the log was closed: then do not
+            acknowledge the rollout.
 
         Raises:
             NotReadyError: The disk is full, or has failed.
@@ -127,12 +127,12 @@ class DurableRollouts:
         return self._log.append(partial(_entry, rollout, record), payload, is_active=is_active)
 
     def discard(self, rollout: Rollout) -> None:
-        """Removes a rollout that was written but is not accepted: it is not acknowledged, and is sent again."""
+        """Removes a written rollout that the learner does not accept. Its actor resends the rollout."""
         assert self._log is not None, "open() comes first"
         self._log.open.discard(RolloutSlice(rollout, 0, rollout.n_envs).name)
 
     def covered(self, pieces: Iterable[SliceName]) -> None:
-        """Notes that training has used these trajectories, or never will."""
+        """Records that training has used these trajectories, or will never use them."""
         assert self._log is not None, "open() comes first"
         for piece in pieces:
             self._log.open.cover(piece)
@@ -142,12 +142,12 @@ class DurableRollouts:
         return None if self._log is None else self._log.open.coverage().to_json()
 
     def saved(self, state: Mapping[str, Any]) -> None:
-        """Removes the rollouts that a checkpoint with that state covers; the checkpoint is on the disk."""
+        """Removes the rollouts that a checkpoint with that state covers. Call it once the checkpoint is on the disk."""
         if self._log is not None:
             self._log.covered(Coverage.from_json(state))
 
     def problem(self) -> str:
-        """Describes the reason why the learner acknowledges no rollouts; empty if it does."""
+        """Returns the reason why the learner acknowledges no rollouts; empty if it acknowledges them."""
         return "" if self._log is None else self._log.problem()
 
     def metrics(self) -> dict[str, float]:
@@ -178,12 +178,12 @@ def refuse_leftovers(folder: Path, header: RecordingHeader, state: Mapping[str, 
     except OSError as error:
         raise ConfigurationError(
             f"--no-durable: the log {folder} cannot be read: {error.strerror}; expected a log without rollouts that "
-            "the checkpoint lacks; check the disk, or remove the folder to give up its rollouts"
+            "the checkpoint lacks; check the disk, or remove the folder to discard its rollouts"
         ) from error
     if inventory.found:
         raise ConfigurationError(
             f"--no-durable: the log {folder} has {len(inventory.found)} acknowledged rollouts that no checkpoint has; "
-            "expected none; resume with --durable, or remove the folder to give them up"
+            "expected none; resume with --durable, or remove the folder to discard them"
         )
     shutil.rmtree(folder)
 

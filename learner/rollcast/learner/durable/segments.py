@@ -1,9 +1,9 @@
-"""Names and writes the files of the write-ahead log, which are removed or used again after a checkpoint.
+"""Names and writes the files of the write-ahead log, which are removed or reused after a checkpoint.
 
     NUMBER-MARKER.log    a head that describes the rollouts, then records: see `rollcast.learner.durable.records`
-    NUMBER.spare         a file that a checkpoint covers: its blocks are allocated, so that writing there is cheap
+    NUMBER.spare         a file that a checkpoint covers: its blocks are allocated, so that writes are cheap
 
-The bytes behind the last record are of an earlier use, or zero.
+The bytes after the last record come from an earlier use, or are zero.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _MAGIC: Final = b"rollcast-log\r\n\x1a\n"
 _HEAD: Final = struct.Struct("<16sIIQ")
 _SUFFIX: Final = ".log"
 _SPARE_SUFFIX: Final = ".spare"
-# Pieces that one call writes at most: Linux takes 1024.
+# The largest number of chunks in one call: Linux accepts 1024.
 _MAX_CHUNKS: Final = 1024
 
 
@@ -42,7 +42,7 @@ class SegmentName:
 
     Attributes:
         number: The number of the segment, from 1; later segments have later records.
-        marker: The bytes that its records begin with.
+        marker: The first bytes of the segment's records.
     """
 
     number: int
@@ -55,7 +55,7 @@ class SegmentName:
 
     @classmethod
     def parse(cls, path: Path) -> "SegmentName | None":
-        """Parses the name of a file; returns None if it is no segment."""
+        """Parses the name of a file; returns None if it is not a segment."""
         number, _, marker = path.name.removesuffix(_SUFFIX).partition("-")
         if not path.name.endswith(_SUFFIX) or not number.isdecimal() or len(marker) != 2 * N_MARKER:
             return None
@@ -69,7 +69,7 @@ class SegmentName:
         return folder / f"{self.number:010d}-{self.marker.hex()}{_SUFFIX}"
 
     def spare_path(self, folder: Path) -> Path:
-        """Returns the path of the file once it is spare."""
+        """Returns the path of the file as a spare file."""
         return folder / f"{self.number:010d}{_SPARE_SUFFIX}"
 
 
@@ -114,27 +114,27 @@ def decode_segment_head(content: bytes) -> tuple[RecordingHeader, int]:
     end = _HEAD.size + n_header
     header = content[_HEAD.size : end]
     if n_header > MAX_HEADER_BYTES or len(header) < n_header:
-        raise RecordingError(f"its header of {n_header} bytes is cut off; expected all of it; it is damaged")
+        raise RecordingError(f"its header of {n_header} bytes is cut off; expected a whole header; the file is damaged")
     if xxhash.xxh3_64_intdigest(struct.pack("<II", version, n_header) + header) != digest:
-        raise RecordingError("its header does not fit its digest; expected the header as written; it is damaged")
+        raise RecordingError("its header does not match its digest; expected an unchanged header; the file is damaged")
     return decode_recording_header(header), end
 
 
 class SegmentWriter:
     """A writer of one segment. For one thread.
 
-    Invariant: the file has its whole size from the start, so a full disk shows when the file is made, not in the middle
-    of a record. After an error nothing more is written.
+    Invariant: the file has its full size from the start. So a full disk causes an error at the file's creation, not
+    within a record. After an error, no more bytes are written.
 
     Args:
         folder: The folder of the log.
         name: The name of the segment.
-        head: The bytes it begins with.
-        n_bytes: Its size.
-        spare: A file of at least that size to use again; None: make a new one.
+        head: The first bytes of the segment.
+        n_bytes: The size of the file.
+        spare: A file of at least that size to reuse; None: make a new one.
 
     Raises:
-        OSError: There is no room.
+        OSError: The disk has no room.
     """
 
     def __init__(self, folder: Path, name: SegmentName, head: bytes, n_bytes: int, spare: Path | None) -> None:
@@ -156,14 +156,14 @@ class SegmentWriter:
             with contextlib.suppress(OSError):
                 self.path.unlink()
             raise
-        # Everything before this position is on the disk.
+        # All bytes before this position are on the disk.
         self.n_committed = self.n_written
 
     def write(self, pieces: Sequence[Chunk]) -> None:
-        """Writes pieces one after the other; only `commit` makes sure that they are on the disk.
+        """Writes chunks in order. Only `commit` makes sure that they are on the disk.
 
         Raises:
-            OSError: They cannot be written.
+            OSError: The chunks cannot be written.
         """
         left = [memoryview(piece) for piece in pieces if len(piece)]
         while left:
@@ -175,10 +175,10 @@ class SegmentWriter:
                 left[0] = left[0][n_bytes:]
 
     def commit(self) -> None:
-        """Waits until everything written is on the disk.
+        """Waits until all written bytes are on the disk.
 
         Raises:
-            OSError: The disk has failed; any part of it may be there.
+            OSError: The disk has failed, and may have stored any part of the bytes.
         """
         os.fdatasync(self._file)
         self.n_committed = self.n_written

@@ -1,1 +1,1 @@
-"""Makes batches for the trainer, from fresh rollouts or from replay buffers, and counts its progress."""
+"""Makes batches for the trainer, from fresh rollouts or from replay buffers, and counts progress."""

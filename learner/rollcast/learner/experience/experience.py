@@ -1,4 +1,4 @@
-"""Defines the source of a trainer's batches: the seam between on-policy and off-policy learning."""
+"""Defines the source of a trainer's batches: the interface between on-policy and off-policy learning."""
 
 import threading
 import time
@@ -26,12 +26,13 @@ class Experience:
 
     Attributes:
         batch: The batch to learn from.
-        env_steps: The environment steps that have come, those of every agent.
-        n_episodes: The episodes that have ended in these steps.
-        returns: Their returns, in the order in which they came; if there are many, only the last ones.
-        policy_lag: int64 `[trajectories that have come]`, the newest policy version minus the version that acted.
-        waited_s: The seconds spent waiting for the batch.
-        data_age_s: Seconds from each rollout's arrival to its use in training; empty if rollouts are not sent.
+        env_steps: The environment steps since the last batch, over all agents.
+        n_episodes: The number of episodes that ended in these steps.
+        returns: The returns of these episodes, in order of arrival; if there are many, only the last returns.
+        policy_lag: int64, for each trajectory since the last batch: the newest policy version minus the version that
+            acted.
+        waited_s: The seconds of waiting for the batch.
+        data_age_s: Seconds from each rollout's arrival to its use in training; empty without arrival times.
     """
 
     batch: Batch
@@ -44,18 +45,18 @@ class Experience:
 
 
 class SaveExperience(Protocol):
-    """Writes what the next batch depends on; see `ExperienceSource.begin_save`."""
+    """Writes the state that the next batch depends on; see `ExperienceSource.begin_save`."""
 
     def __call__(self, directory: Path, previous: Path | None, rest: Callable[[], None]) -> Mapping[Path, str]:
-        """Writes it.
+        """Writes the state.
 
         Args:
             directory: The folder of a checkpoint.
-            previous: An earlier checkpoint of the same run, whose files may be linked; None if there is none.
-            rest: Called after each piece; it may pause.
+            previous: An earlier checkpoint of the same run, whose files may be linked; None: no earlier one.
+            rest: Called after each chunk; it may pause.
 
         Returns:
-            The xxh3-128 digests of those files that were digested while they were written.
+            The xxh3-128 digests of the files that were digested during the write.
         """
 
 
@@ -69,8 +70,8 @@ class ExperienceSource(ABC):
 
     Attributes:
         actors: See Args.
-        moving: A lock, held while trajectories move from the actors' state into that of `begin_save`, and while both
-            are saved. So no trajectory is missing or saved twice.
+        moving: A lock that is held while trajectories move from the actors' state into the source's, and while
+            both states are saved. So no trajectory is missing or saved twice.
 
     Args:
         actors: The actors whose trajectories make the batches.
@@ -92,17 +93,17 @@ class ExperienceSource(ABC):
         self.actors.start()
 
     def begin_save(self) -> SaveExperience:
-        """Takes a snapshot of what the next batch depends on besides the actors; returns a function that writes it.
+        """Takes a snapshot of the source's state, without the actors' state; returns a function that writes it.
 
         Any thread may call that function.
         """
         return _save_no_file
 
     def load(self, directory: Path) -> None:  # noqa: B027  # fresh rollouts depend on nothing
-        """Reads what `begin_save` wrote. Call it before `start`."""
+        """Loads the state of an earlier `begin_save`. Call it before `start`."""
 
     def renew(self) -> None:
-        """Brings source and actors into the state that a resumed run would find, as far as possible."""
+        """Brings source and actors into the state of a resumed run, as far as possible."""
         self.actors.renew()
 
     @abstractmethod
@@ -111,16 +112,16 @@ class ExperienceSource(ABC):
 
         Args:
             learner_device: The device for the batch.
-            progress: The progress of training, from 0 to 1: the way in which batches are drawn may depend on it.
+            progress: The progress of training, from 0 to 1, for schedules of sampling.
 
         Raises:
-            CollectTimeoutError: No batch came by the deadline; the message names the actors that were waited for.
-            CollectInterruptedError: Training has to end.
+            CollectTimeoutError: No batch was ready by the deadline; the message names the missing actors.
+            CollectInterruptedError: Training must end.
             ActorFailedError: The actors cannot continue.
         """
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
-        """Notes that an update has used a batch.
+        """Records that an update has used a batch.
 
         Args:
             batch: The batch.
@@ -135,7 +136,7 @@ class ExperienceSource(ABC):
             device: The device for the batch.
 
         Raises:
-            ConfigurationError: The source does not override this, so it cannot be one of several ranks.
+            ConfigurationError: The source does not override this, so it does not support several ranks.
         """
         del device
         raise ConfigurationError(
@@ -144,7 +145,7 @@ class ExperienceSource(ABC):
         )
 
     def replay_status(self) -> ReplayStatus | None:
-        """Returns the status of the replay buffer, and the waits for it; None without one. Any thread may call."""
+        """Returns the replay buffer's status, including waits; None without a buffer. Thread-safe."""
         return None
 
     def metrics(self) -> dict[str, float]:
@@ -153,7 +154,7 @@ class ExperienceSource(ABC):
 
 
 class FreshExperience(ExperienceSource):
-    """A source that uses every trajectory once, in the order in which they come: for on-policy algorithms."""
+    """A source that uses every trajectory once, in order of arrival: for on-policy algorithms."""
 
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
         """Waits for the next `batch_size` trajectories."""
@@ -169,10 +170,10 @@ class FreshExperience(ExperienceSource):
         )
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
-        """Tells the actors that training has used the batch, and merges its observations into the policy's.
+        """Tells the actors that training has used the batch, and merges its observations into the policy's statistics.
 
-        Called after the update, which normalises as the actors did. The next version has the new running mean and
-        variance.
+        Called after the update, so that the update normalises like the actors. The next version has the new running
+        mean and variance.
         """
         observe_batch(self.actors.policy, batch)
         self.actors.covered(self.actors.batch_names)

@@ -14,7 +14,7 @@ from rollcast.learner.experience.experience import Experience
 from rollcast.learner.history.recent import counts_by_lag
 from rollcast.services.history.history import MAX_COUNTED_LAG
 
-# Rates are means over the last seconds, so many.
+# The window of the rates, in seconds.
 _RATE_WINDOW_S = 5.0
 
 # Counters that a checkpoint keeps unchanged: attributes of `Progress`, without the underscore.
@@ -23,17 +23,17 @@ _COUNTERS = ("env_steps", "updates", "episodes", "lag_sum", "lag_count", "lag_ma
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressSnapshot:
-    """Progress at one moment; lags and waits are those of the whole run.
+    """Progress at one moment; lags and waits cover the whole run.
 
     Attributes:
-        env_steps: The environment steps that have come from the actors, those of every agent.
-        updates: The updates that were made.
+        env_steps: The environment steps from the actors, over all agents.
+        updates: The number of updates.
         seconds: The seconds since the start.
         env_steps_per_second: The rate of the last 5 seconds.
         updates_per_second: The rate of the last 5 seconds.
         policy_lag_mean: The mean over all trajectories of (newest policy version - version that acted).
         policy_lag_max: The largest such lag.
-        episodes: The episodes that have ended.
+        episodes: The number of finished episodes.
         mean_return: The mean return of the last 100 episodes; None before the first.
         waiting_fraction: The share of its time that the trainer waited for batches.
     """
@@ -55,10 +55,10 @@ class RecentDelays:
     """Lags and waits since the last record.
 
     Attributes:
-        policy_lag_mean: As that of a `ProgressSnapshot`; NaN if no trajectory has come.
-        policy_lag_max: Likewise.
+        policy_lag_mean: As in `ProgressSnapshot`; NaN without a trajectory.
+        policy_lag_max: As in `ProgressSnapshot`; NaN without a trajectory.
         waiting_fraction: The share of its time that the trainer waited for batches.
-        trajectories_by_lag: The number of trajectories of each lag, as `counts_by_lag` counts them.
+        trajectories_by_lag: The number of trajectories of each lag, from `counts_by_lag`.
     """
 
     policy_lag_mean: float = math.nan
@@ -68,7 +68,7 @@ class RecentDelays:
 
 
 class _AtRecord(NamedTuple):
-    """Counters of the run when a record was written."""
+    """Counters of the run at a record."""
 
     time: float
     lag_sum: int = 0
@@ -99,12 +99,12 @@ class TrainingProgress:
 
     @property
     def env_steps(self) -> int:
-        """The environment steps that have come from the actors."""
+        """The number of environment steps from the actors."""
         return self._env_steps
 
     @property
     def episodes(self) -> int:
-        """The episodes that have ended in these steps."""
+        """The number of episodes that ended in these steps."""
         return self._episodes
 
     @property
@@ -113,7 +113,7 @@ class TrainingProgress:
         return self._returns.maxlen or 0
 
     def record(self, experience: Experience) -> None:
-        """Counts an update, and the steps and episodes that came with its batch."""
+        """Counts an update, and the steps and episodes of its `Experience`."""
         lag = experience.policy_lag
         now = time.monotonic()
         with self._lock:
@@ -134,7 +134,7 @@ class TrainingProgress:
                     self._marks.popleft()
 
     def state(self) -> dict[str, Any]:
-        """Returns the values for a checkpoint, in JSON's types."""
+        """Returns the state for a checkpoint, as JSON values."""
         with self._lock:
             return {
                 **{name: getattr(self, f"_{name}") for name in _COUNTERS},
@@ -143,7 +143,7 @@ class TrainingProgress:
             }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continues to count from an earlier `state`. The seconds between the two processes do not count."""
+        """Continues to count from an earlier `state`. The time between the two processes does not count."""
         now = time.monotonic()
         with self._lock:
             for name in _COUNTERS:
@@ -155,19 +155,19 @@ class TrainingProgress:
             self._marks = deque([(now, self._env_steps, self._updates)])
 
     def recent_mean_return(self) -> float | None:
-        """Returns the mean return of the last `n_return_episodes`; None until that many have ended."""
+        """Returns the mean return of the last `n_return_episodes`; None if fewer have ended."""
         with self._lock:
             if len(self._returns) < self.n_return_episodes:
                 return None
             return sum(self._returns) / len(self._returns)
 
     def recent_returns(self) -> tuple[float, ...]:
-        """Returns the returns of the last `n_return_episodes` episodes that have ended."""
+        """Returns the returns of the last `n_return_episodes` finished episodes."""
         with self._lock:
             return tuple(self._returns)
 
     def end_record(self) -> RecentDelays:
-        """Returns lags and waits since the last call, for a record; those of the next one begin now."""
+        """Returns lags and waits since the last call, for a record, and restarts their measurement."""
         now = time.monotonic()
         with self._lock:
             self._recorded = self._recent(now)
@@ -177,9 +177,9 @@ class TrainingProgress:
             return self._recorded
 
     def recent_lag(self) -> tuple[float, int]:
-        """Returns the mean and the largest policy lag since the last record, or that record's if none came since.
+        """Returns the mean and the largest policy lag since the last record, or, without new trajectories, before it.
 
-        0 before the first trajectory.
+        Both are 0 before the first trajectory.
         """
         with self._lock:
             has_any = self._lag_count > self._at_record.lag_count

@@ -33,16 +33,16 @@ from rollcast.services.errors import CollectInterruptedError, CollectTimeoutErro
 from rollcast.services.replay.replay import ACTORS, TRAINER, ReplayStatus, joint_replay_status
 from rollcast.services.rollouts.rollouts import EpisodeStatistics
 
-# Larger rollouts are inserted in pieces of so many trajectories: a limiter's band must be as wide as a piece.
+# Larger rollouts are inserted in slices of this many trajectories: a limiter's band must be as wide as a slice.
 MAX_TRAJECTORIES = 16
 
-# A trainer that waits for a limiter checks so often whether it has to stop.
+# The interval at which a trainer that waits for a limiter checks whether it has to stop.
 _LOOK_S = 0.25
 
 
 @dataclass(slots=True)
 class _Arrivals:
-    """The steps and episodes that have come from the actors since the last batch."""
+    """The steps and episodes from the actors since the last batch."""
 
     env_steps: int = 0
     episodes: list[EpisodeStatistics] = field(default_factory=list)
@@ -52,12 +52,12 @@ class _Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class _NewPriorities:
-    """Priorities on their way from the device.
+    """Priorities that are being copied from the device.
 
     Attributes:
         key: The substep of the buffer.
         keys: The entries' keys.
-        priorities: In main memory; complete once `copied` was waited for.
+        priorities: The priorities in main memory; complete after a wait for `copied`.
         copied: The fence after the copy.
     """
 
@@ -68,18 +68,17 @@ class _NewPriorities:
 
 
 class ReplayedExperience(ExperienceSource):
-    """A source that inserts rollouts into replay buffers, one per substep, and draws batches from them.
+    """A source that inserts rollouts into replay buffers, one per substep, and draws batches from these buffers.
 
-    Each buffer's rate limiter decides whether it takes a rollout or gives a batch. While it gives no batch, the trainer
-    waits for rollouts; while it takes no rollout, rollouts stay in the queue and the actors wait. `replay_status` lists
-    the waits, with reasons and times. The actors' `waiting` names the trainer's, and the log names those that last.
-    Until every buffer holds its minimum, actors act uniformly at random.
+    Each buffer's rate limiter decides whether the buffer takes a rollout or gives a batch. While a buffer gives no
+    batch, the trainer waits for rollouts. While it takes no rollout, rollouts stay in the queue and the actors wait.
+    `replay_status` lists the waits, with reasons and times. The actors' `waiting` contains the trainer's wait, and long
+    waits are logged. Until every buffer has its minimum size, actors act uniformly at random.
 
-    No batch is drawn ahead of its update: a draw uses the priorities of the batch before, and all entries inserted so
-    far.
+    No batch is drawn ahead of its update: a draw uses the priorities from the previous batch, and all inserted entries.
 
-    Batches are drawn from the buffers in turn; a buffer whose limiter gives none is passed over. No wait is endless: a
-    buffer that refuses the next rollout gives batches, so the trainer waits only if every rollout is taken.
+    Batches are drawn from the buffers in turn; a buffer whose limiter gives no batch is skipped. No wait is endless: a
+    buffer that refuses the next rollout gives batches, so the trainer waits only if the buffers take every rollout.
 
     Attributes:
         buffers: See Args.
@@ -87,13 +86,13 @@ class ReplayedExperience(ExperienceSource):
     Args:
         actors: The actors.
         buffers: The buffers by substep key; other threads may use them, too.
-        policy: The policy that is published; it is set to act at random while the buffers are filled.
+        policy: The published policy; it acts at random until the buffers are filled.
         batch_size: B, the entries in a batch.
-        beta: The share of the bias that importance weights correct, by the progress of training; None keeps the
-            buffers' own.
+        beta: The share of the bias that importance weights correct, by the progress of training; None: the buffers'
+            setting.
 
     Raises:
-        ConfigurationError: The policy's rollouts have columns that a buffer does not keep; see `check_replayable`.
+        ConfigurationError: A buffer does not keep a column of the policy's rollouts; see `check_replayable`.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class ReplayedExperience(ExperienceSource):
                 policy.spec, entry=buffer.entry, state_size=buffer.state_size, frame_stack=buffer.frame_stack
             )
         self.buffers = buffers
-        # The buffers in the order of their turns, the next one first.
+        # The buffers in the order of their turns, next one first.
         self._turns = deque(buffers)
         self._max_trajectories = min(buffer.max_trajectories for buffer in buffers.values())
         # The buffers that have not given their first batch yet.
@@ -128,13 +127,13 @@ class ReplayedExperience(ExperienceSource):
         self._refusals = WaitLog()
         self._insert_wait_s = self._sample_wait_s = 0.0
         self._arrivals = _Arrivals()
-        # For the device of the batches, which comes with the first call of `next`.
+        # For the device of the batches, which is known at the first call of `next`.
         self._copier: Copier | None = None
         self._batcher: SampleBatcher | None = None
         self._new_priorities: _NewPriorities | None = None
 
     def start(self) -> None:
-        """Starts the actors. They act at random until the buffers are filled, unless demonstrations filled them."""
+        """Starts the actors. Actors act at random until the buffers are filled, unless demonstrations filled them."""
         self._begin()
         self._started_at = time.monotonic()
         self.actors.start()
@@ -158,18 +157,18 @@ class ReplayedExperience(ExperienceSource):
         return save
 
     def load(self, directory: Path) -> None:
-        """Reads the buffers. No burst of updates or insertions follows, since the limiters are restored, too."""
+        """Loads the buffers and their limiters, so no burst of updates or insertions follows."""
         for i, buffer in enumerate(self.buffers.values()):
             buffer.checkpoint.load(_path(directory, i))
 
     def renew(self) -> None:
-        """See `ExperienceSource.renew`; a rollout that was refused is dropped if its actors have begun again."""
+        """See `ExperienceSource.renew`. Drops a refused rollout if its actor has restarted."""
         self._begin()
         if self.actors.renew():
             self._drop_played()
 
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
-        """Inserts the rollouts that have come, and draws a batch."""
+        """Inserts the rollouts that have arrived, and draws a batch."""
         started = time.perf_counter()
         self._update_priorities()
         if self._beta is not None:
@@ -205,7 +204,7 @@ class ReplayedExperience(ExperienceSource):
         )
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
-        """Updates the priorities of a batch's entries: at once, or, if they are on a device, before the next draw."""
+        """Updates the priorities of a batch's entries: at once, or before the next draw if they are on a device."""
         if priorities is None or batch.keys is None:
             return
         (key,) = batch.substeps
@@ -219,7 +218,7 @@ class ReplayedExperience(ExperienceSource):
         self._new_priorities = _NewPriorities(key, batch.keys, host, self._copier.fence())
 
     def _update_priorities(self) -> None:
-        """Waits for the priorities of the last batch, if they are on their way, and sets them."""
+        """Waits for the priorities of the last batch, if they are being copied, and sets them."""
         with self.moving:
             new, self._new_priorities = self._new_priorities, None
             if new is not None:
@@ -227,7 +226,7 @@ class ReplayedExperience(ExperienceSource):
                 self.buffers[new.key].update_priorities(new.keys, new.priorities.numpy())
 
     def empty_batch(self, device: str) -> Batch:
-        """See `ExperienceSource.empty_batch`; for one substep."""
+        """See `ExperienceSource.empty_batch`. Supports one substep."""
         (buffer,) = self.buffers.values()
         return empty_batch(
             self._policy,
@@ -239,13 +238,13 @@ class ReplayedExperience(ExperienceSource):
         )
 
     def replay_status(self) -> ReplayStatus:
-        """Returns the joint status of the buffers, with the waits for them."""
+        """Returns the joint status of the buffers, with the waits for the buffers."""
         return joint_replay_status({key: replay_status(buffer) for key, buffer in self.buffers.items()})
 
     def metrics(self) -> dict[str, float]:
-        """Returns the buffers' counters, the limiters' bands, and how long each side has waited in all.
+        """Returns the buffers' counters, the limiters' bands, and each side's total wait.
 
-        With several substeps each buffer has its own values, as `replay/KEY/size`.
+        With several substeps, each buffer has its own values, such as `replay/KEY/size`.
         """
         held_back_s = time.monotonic() - self._refused_at if self._refused is not None else 0.0
         metrics = {
@@ -258,14 +257,14 @@ class ReplayedExperience(ExperienceSource):
         return metrics
 
     def _drop_played(self) -> None:
-        """Forgets rollouts of actors that have begun again since."""
+        """Drops rollouts of actors that have since restarted."""
         self._refused = None
 
     def _take_in(self) -> None:
-        """Inserts the rollouts that have come, as far as the limiters take them; never waits.
+        """Inserts the rollouts that have arrived, as far as the limiters allow; never waits.
 
-        Takes at most what was there when it began: the queue, and the two rollouts that each actor may have under way.
-        Otherwise actors that are faster than this thread would keep it from training.
+        Takes at most the rollouts that were present at the start: the queue, and up to two in transit for each actor.
+        Otherwise actors faster than this thread would keep it from training.
         """
         for _ in range(self.actors.queue_size + 2 * self.actors.n_actors_alive + 1):
             if self._refused is not None and not self._insert(self._refused):
@@ -280,17 +279,17 @@ class ReplayedExperience(ExperienceSource):
         return self.actors.next_slice(self._max_trajectories)
 
     def _begin(self) -> None:
-        """Notes which buffers are not filled yet, and lets the turns begin with the first buffer."""
+        """Notes which buffers are not filled yet, and starts the turns with the first buffer."""
         infos = {key: buffer.info() for key, buffer in self.buffers.items()}
         self._unfilled = {key for key, info in infos.items() if info.size < info.limiter.enough}
         self._policy.set_uniform_exploration(bool(self._unfilled))
         self._turns = deque(self.buffers)
 
     def _await_batch(self, learner_device: str) -> Batch:
-        """Inserts rollouts until a buffer gives a batch; `waiting` says what it waits for.
+        """Inserts rollouts until a buffer gives a batch; `waiting` names the reason for the wait.
 
         Raises:
-            CollectTimeoutError: For `collect_timeout_s` the buffers have taken no entry and given no batch.
+            CollectTimeoutError: For `collect_timeout_s`, the buffers took no entry and gave no batch.
         """
         began = progressed = time.monotonic()
         n_inserted = self._n_inserted()
@@ -298,7 +297,7 @@ class ReplayedExperience(ExperienceSource):
             while (batch := self._draw(learner_device)) is None:
                 if self.actors.interrupted:
                     raise CollectInterruptedError("collecting was interrupted, because training ends")
-                # A limiter never refuses both sides, but other callers may have drawn the batch that was meant for us.
+                # A limiter never refuses both sides, but other callers may have drawn the batch meanwhile.
                 piece = self._refused or self._next_slice()
                 self._insert(piece, timeout_s=_LOOK_S)
                 if time.monotonic() >= self.actors.wait_until:
@@ -309,9 +308,9 @@ class ReplayedExperience(ExperienceSource):
                 elif now - progressed > self.actors.collect_timeout_s:
                     reason, _ = self.actors.waiting.current()
                     raise CollectTimeoutError(
-                        f"the replay buffer has let neither an entry in nor a batch out for {now - progressed:.0f} s; "
-                        f"the learner waits for {reason}; expected one of both; look at --replay.samples-per-insert, "
-                        "at the other readers of the buffer, and whether rollouts have transitions"
+                        f"the replay buffer has neither taken an entry nor given a batch for {now - progressed:.0f} s; "
+                        f"the learner waits for {reason}; expected one of these; check --replay.samples-per-insert, "
+                        "the other readers of the buffer, and whether rollouts have transitions"
                     )
         self._sample_wait_s += time.monotonic() - began
         return batch
@@ -320,7 +319,7 @@ class ReplayedExperience(ExperienceSource):
         return sum(buffer.info().inserted for buffer in self.buffers.values())
 
     def _draw(self, learner_device: str) -> Batch | None:
-        """Draws the next batch; returns None if the buffers hold too little, or their limiters give no batch."""
+        """Draws the next batch; returns None if the buffers have too few entries, or their limiters give no batch."""
         reasons = {}
         for key in tuple(self._turns):
             buffer = self.buffers[key]
@@ -382,12 +381,12 @@ class ReplayedExperience(ExperienceSource):
 
 
 def _path(checkpoint: Path, i: int) -> Path:
-    """Returns the folder of the i-th substep's buffer. It has a number, since a key may be no name of a folder."""
+    """Returns the folder of the i-th substep's buffer. It is numbered, because a key may not be a valid folder name."""
     return checkpoint / "replay" / f"substep{i}"
 
 
 def buffer_metrics(buffers: SubstepBuffers) -> dict[str, float]:
-    """Returns the counters of buffers by their tags; with several substeps `replay/KEY/size`. Any thread may call."""
+    """Returns the counters of buffers by tag; with several substeps `replay/KEY/size`. Thread-safe."""
     several = len(buffers) > 1
     return {
         metric.of(key) if several else metric.tag: value

@@ -1,4 +1,4 @@
-"""Makes batches from replay buffers that are filled in rounds, so that they are the same in every run."""
+"""Makes reproducible batches: rounds of rollouts fill the replay buffers, so the batches depend only on the seeds."""
 
 from collections.abc import Callable
 
@@ -12,16 +12,16 @@ from rollcast.services.policies.policies import PolicyState
 
 
 class ReplayedRounds(ReplayedExperience):
-    """A `ReplayedExperience` that inserts a rollout only when no batch can be drawn, whichever side is faster.
+    """A `ReplayedExperience` that inserts a rollout only if no batch can be drawn, whichever side is faster.
 
-    A round is one rollout of every actor, in the order of their slots, all played with one policy. The policy of the
-    next round is published when the last rollout of this round is inserted and the limiters ask for more. The number of
-    updates between two policies follows from the buffers' ratio of samples to inserts, and varies by one. So the
-    entries of the buffers, and the batches, depend on the seeds only.
+    A round is one rollout of every actor, in slot order, all played with one policy. The policy of the next round is
+    published after the last rollout of this round is inserted, when the limiters ask for more. The number of updates
+    between two policies follows from the buffers' ratio of samples to inserts, and varies by one. So the entries of the
+    buffers, and the batches, depend only on the seeds.
 
     Args:
-        actors: The actors; their `batch_size` is that of a round, and they play one rollout for each policy.
-        buffers: The buffers by substep key, with rate limiters. Nothing else may draw from them.
+        actors: The actors; their `batch_size` is the size of a round, and they play one rollout for each policy.
+        buffers: The buffers by substep key, with rate limiters. No other object may draw from them.
         policy: See `ReplayedExperience`.
         policy_state: Returns the policy to publish.
         batch_size: B, the entries in a batch.
@@ -46,7 +46,7 @@ class ReplayedRounds(ReplayedExperience):
         self._is_published = True
 
     def _drop_played(self) -> None:
-        """Forgets the round, too: actors that begin again have the newest policy."""
+        """Drops the round, too: actors that restart have the newest policy."""
         super()._drop_played()
         self._n_missing, self._is_published = 0, True
 
@@ -54,7 +54,7 @@ class ReplayedRounds(ReplayedExperience):
         """Does nothing: rollouts are inserted only when no batch can be drawn."""
 
     def _next_slice(self) -> RolloutSlice:
-        """Waits for the next rollout of the round; begins another round if it is over."""
+        """Waits for the next rollout of the round; begins another round if this one is over."""
         if not self._n_missing:
             if not self._is_published:
                 self.actors.broadcast_updated_policy(self._policy_state())

@@ -1,1 +1,1 @@
-"""Finds problems of training in the records of a run, a sentence each. Knows neither gRPC nor training."""
+"""Finds problems of training in the records of a run, as one sentence each. Imports neither gRPC nor training."""

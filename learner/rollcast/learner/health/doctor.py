@@ -1,4 +1,4 @@
-"""Applies the rules to a run: to one that trains, record by record, or to the files of one."""
+"""Applies the rules to a run in progress, record by record, or to the files of any run."""
 
 import threading
 from collections.abc import Iterable, Mapping
@@ -11,22 +11,22 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.status.status import LearningFinding
 
-# Records that are kept: all of the first, which the rules compare with, and of the others evenly spread ones.
+# The number of stored records: all of the first ones, for comparisons, and evenly spread later ones.
 _N_FIRST: Final = 64
 _N_KEPT: Final = 1024
-# The rules are asked again when there are so many records more, as a share: they look at half of a run.
+# The rules are applied again after this relative increase of records, because they use half of a run.
 _GROWTH: Final = 0.05
 
 
 class LearningDoctor:
-    """A writer of metrics that finds problems of training. One thread writes, any may ask; it is of bounded size.
+    """A bounded writer of metrics that finds problems of training. One thread writes, any thread may call `findings`.
 
-    Writing only keeps the record. The rules are applied where the findings are asked for.
+    A write only stores the record. The rules are applied when `findings` is called.
 
     Args:
-        settings: The run's settings, as `settings.yaml` has them.
-        spaces: The environment's spaces; None: not known.
-        records: The records so far, of a run that is resumed.
+        settings: The run's settings, as in `settings.yaml`.
+        spaces: The environment's spaces; None: unknown.
+        records: The earlier records of a resumed run.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class LearningDoctor:
         self._spaces = spaces
         self._lock = threading.Lock()  # guards everything below
         self._records: list[Record] = []
-        # Of the records behind the first ones every so many is kept.
+        # The step between stored records after the first ones.
         self._every = 1
         self._n_written = 0
         self._n_judged = 0
@@ -50,10 +50,10 @@ class LearningDoctor:
             self._keep({"env_steps": env_steps, **metrics})
 
     def close(self) -> None:
-        """Does nothing: the findings are shown until the process ends."""
+        """Does nothing: the findings stay available until the process ends."""
 
     def findings(self) -> tuple[LearningFinding, ...]:
-        """Returns the problems of training, the worst first; none while there are too few records to judge."""
+        """Returns the problems of training, worst first; empty with too few records."""
         with self._lock:
             if self._n_written <= (1.0 + _GROWTH) * self._n_judged:
                 return self._findings
@@ -74,15 +74,15 @@ class LearningDoctor:
 
 
 def read_run(run: RunDirectory) -> RunRecords:
-    """Reads the records for the rules from a run's folder. The run may be under way; nothing is written or locked.
+    """Reads the records for the rules from a run's folder. The run may be in progress. Writes and locks no file.
 
     Raises:
-        ConfigurationError: The folder is no run.
+        ConfigurationError: The folder is not a run.
     """
     settings = run.read_settings()
     try:
         spaces = run.read_policy("last").spaces
     except ConfigurationError:
-        # Of a run that was killed before it saved a policy; rules about spaces say nothing.
+        # A run that was killed before it saved a policy; rules about spaces find no problem.
         spaces = None
     return RunRecords(records=list(read_records(run.metrics_path)), settings=flat_settings(settings), spaces=spaces)

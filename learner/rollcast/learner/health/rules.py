@@ -1,9 +1,9 @@
-"""The rules that find problems of training: the records of a run in, findings out.
+"""The rules that find problems of training: functions from the records of a run to findings.
 
-Each rule is a function of a `RunRecords`, and names its source. It finds nothing in runs with too few records. It also
-finds nothing if returns are far above those of the first episodes, unless the problem would stop that rise. Tags count
-by their last part, so that the rules hold for every algorithm and every substep: `impala/entropy`, `ppo/scout/entropy`.
-Thresholds are wide: findings are far outside of the range of healthy runs.
+Each rule is a function of a `RunRecords`, and names its source. It finds no problem in runs with too few records. It
+also finds none if returns are far above those of the first episodes, unless the problem would stop that rise. Rules
+match the last part of a tag, so they apply to every algorithm and substep: `impala/entropy`, `ppo/scout/entropy`.
+Thresholds are wide: findings are far outside the range of healthy runs.
 
 Sources that several rules share:
 
@@ -23,54 +23,58 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 from numpy.typing import NDArray
 
+from rollcast.learner.reward_bounds import MAX_NORMALIZED_REWARD, most_after_clipping
 from rollcast.learner.runs.goal import goal_of
 from rollcast.learner.writers.metric_names import (
     ENV_STEPS_PER_SECOND,
     EPISODES,
     EVAL_MEAN_RETURN,
     MEAN_RETURN,
+    OBSERVATION_SIZE,
     REPLAY_INSERTS,
     REPLAY_SAMPLES,
     UPDATES,
     WAITING_FRACTION,
 )
-from rollcast.services.spaces.spaces import EnvironmentSpaces, space_leaves
+from rollcast.services.spaces.spaces import EnvironmentSpaces, numeric_leaves
 from rollcast.services.status.numbers import decimal
 from rollcast.services.status.status import LearningFinding
 
 # A record: values by tag, and `env_steps`; a value that is not finite is None or NaN.
 Record: TypeAlias = Mapping[str, Any]
 
-# Episodes that have to end before anything is judged.
+# The number of episodes before any judgement.
 MIN_EPISODES: Final = 100
-# A rule looks at the newer half of a run, and wants so many records and updates in it.
+# A rule uses the newer half of a run, and needs this many records and updates in it.
 _MIN_RECORDS: Final = 8
 _MIN_UPDATES: Final = 8
-# A critic takes so many updates to learn something where returns are noisy, as with several agents.
+# The updates that a critic may need before it learns from noisy returns, as with several agents.
 _MIN_CRITIC_UPDATES: Final = 20
-# The share of those records in which something has to be the case.
+# The share of those records for which the condition must be true.
 _MOSTLY: Final = 0.8
 # The episodes of `train/mean_return`.
 _MEAN_EPISODES: Final = 100
-# Findings that are told; an environment may have many substeps and leaves.
+# The largest number of findings, because an environment may have many substeps and leaves.
 _MAX_FINDINGS: Final = 16
 # Bounds of spaces above this stand for infinity: gymnasium's CartPole has the largest float.
 _UNBOUNDED: Final = 1e30
+# Observations above this are too large for a network.
+_LARGE_OBSERVATION: Final = 100.0
 # The algorithms that learn from a step once or a few times, and the steps a second below which steps are dear.
 _LEARN_ONCE: Final = ("impala", "ppo", "appo")
 _DEAR: Final = 100.0
-# The speed of steps is known early; the first record's time is also that in which actors start.
+# The speed of steps is known early. The first record's time includes the start of the actors.
 _MIN_SPEEDS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecords:
-    """The records of a run, with all else that the rules know of it.
+    """The records of a run, and the further input of the rules.
 
     Attributes:
-        records: The records of training, the oldest first; those of evaluations may be among them.
-        settings: The run's settings by their full names (`ppo.learning_rate`); empty: not known.
-        spaces: The environment's spaces; None: not known.
+        records: The records of training, and possibly of evaluations, oldest first.
+        settings: The run's settings by their full names (`ppo.learning_rate`); empty: unknown.
+        spaces: The environment's spaces; None: unknown.
     """
 
     records: Sequence[Record]
@@ -79,25 +83,25 @@ class RunRecords:
 
     @property
     def algorithm(self) -> str:
-        """The name of the algorithm's settings; its options begin with it."""
+        """The algorithm's name, with which the names of its options begin."""
         return str(self.settings.get("algorithm", ""))
 
     @property
     def episodes(self) -> int:
-        """The episodes that have ended."""
+        """The number of finished episodes."""
         return int(self.newest(EPISODES.tag) or 0)
 
     def newest(self, tag: str) -> float | None:
-        """Returns the newest finite value of a tag; None: there is none."""
+        """Returns the newest finite value of a tag; None without a value."""
         return next((value for record in reversed(self.records) if (value := _finite(record, tag)) is not None), None)
 
     def setting(self, name: str) -> float | None:
-        """Returns a setting of the algorithm that is a number; None if it has no such setting."""
+        """Returns a numeric setting of the algorithm; None if the algorithm does not have it."""
         value = self.settings.get(f"{self.algorithm}.{name}")
         return float(value) if isinstance(value, int | float) else None
 
     def tags(self, name: str) -> list[str]:
-        """Returns the tags with this last part that records have: `ppo/entropy` for `entropy`."""
+        """Returns the tags in the records whose last part is `name`: `ppo/entropy` for `entropy`."""
         return sorted(tag for tag in set[str]().union(*self.records) if tag.endswith(f"/{name}"))
 
     def series(self, tag: str, *, last: float = 1.0) -> "Series":
@@ -105,7 +109,7 @@ class RunRecords:
 
         Args:
             tag: The tag.
-            last: Only those of the last share of all updates, such as 0.5.
+            last: The share of updates to include, counted from the end, such as 0.5.
         """
         updates = self.newest(UPDATES.tag) or 0.0
         rows = [
@@ -117,11 +121,11 @@ class RunRecords:
         return Series(*np.array(rows, np.float64).reshape(-1, 3).T)
 
     def advice(self, *tries: str, otherwise: str) -> str:
-        """Returns "try A, B or C" of the options that the algorithm has; `otherwise` if it has none of them.
+        """Returns "try A, B or C" with the options of the algorithm; `otherwise` if the algorithm has none.
 
         Args:
             tries: Texts with the name of a setting in braces: "a lower {learning_rate}".
-            otherwise: What to do without such an option.
+            otherwise: The advice without such an option.
         """
         told = []
         for text in tries:
@@ -141,7 +145,7 @@ class Series:
 
     Attributes:
         env_steps: float64 `[N]`.
-        updates: float64 `[N]`, they do not fall.
+        updates: float64 `[N]`, not decreasing.
         values: float64 `[N]`, finite.
     """
 
@@ -151,16 +155,16 @@ class Series:
 
     @property
     def is_long(self) -> bool:
-        """True if there is enough to judge by."""
+        """True if there are enough values for a finding."""
         return len(self.values) >= _MIN_RECORDS and self.n_updates >= _MIN_UPDATES
 
     @property
     def n_updates(self) -> int:
-        """The updates from the first to the last value."""
+        """The number of updates from the first to the last value."""
         return int(self.updates[-1] - self.updates[0]) if len(self.updates) else 0
 
     def mostly(self, where: NDArray[np.bool_]) -> bool:
-        """Returns whether there is enough to judge by, and something is so in most of the values.
+        """Returns whether there are enough values, and a condition is true for most values.
 
         Args:
             where: bool `[N]`.
@@ -169,7 +173,7 @@ class Series:
 
     @property
     def median(self) -> float:
-        """The median of the values, at least one."""
+        """The median of the values, which must not be empty."""
         return float(np.median(self.values))
 
 
@@ -178,9 +182,9 @@ class FirstReturns:
     """The returns of the first episodes.
 
     Attributes:
-        mean: Their mean.
-        std: Their standard deviation.
-        n: Their number: 100, as nearly as records tell; fewer if the next record has too many more.
+        mean: The mean of these returns.
+        std: The standard deviation of these returns.
+        n: The number of these episodes: whole records, about 100 episodes if the run has as many.
     """
 
     mean: float
@@ -188,13 +192,13 @@ class FirstReturns:
     n: int
 
     def bound(self, n_errors: float) -> float:
-        """Returns the mean that a hundred later episodes differ from by so many standard errors, or by 5 % at least."""
+        """Returns the mean of 100 later episodes that is `n_errors` standard errors, at least 5 %, away from `mean`."""
         error = self.std * math.sqrt(1 / _MEAN_EPISODES + 1 / self.n)
         return self.mean + math.copysign(max(abs(n_errors) * error, 0.05 * abs(self.mean)), n_errors)
 
 
 def first_returns(run: RunRecords) -> FirstReturns | None:
-    """Returns the returns of the first hundred episodes; None: no record has any."""
+    """Returns the returns of the first hundred episodes; None if no record has any."""
     means: list[float] = []
     stds: list[float] = []
     counts: list[int] = []
@@ -215,17 +219,16 @@ def first_returns(run: RunRecords) -> FirstReturns | None:
 
 
 def has_learnt(run: RunRecords) -> bool:
-    """Returns whether a mean return of the last quarter is above the first episodes': by four standard errors."""
+    """Returns whether a mean return in the last quarter exceeds the first episodes' mean by four standard errors."""
     first, lately = first_returns(run), run.series(MEAN_RETURN.tag, last=0.25).values
     return first is not None and bool((lately > first.bound(4.0)).any())
 
 
 def returns_fell(run: RunRecords) -> Iterator[LearningFinding]:
-    """Returns are below those of the first hundred episodes, which a random policy has played.
+    """Returns are below the returns of the first hundred episodes, which a random policy played.
 
-    By three standard errors of both means. Source: Henderson et al. 2018, "Deep
-    Reinforcement Learning That Matters", on what differences of mean returns say; Schulman 2016 (a policy that
-    collapses early does not come back).
+    The difference is three standard errors of both means. Source: Henderson et al. 2018, "Deep Reinforcement Learning
+    That Matters", on differences of mean returns; Schulman 2016 (a policy that collapses early does not recover).
     """
     first = first_returns(run)
     if first is None or run.episodes < 3 * MIN_EPISODES:
@@ -248,10 +251,10 @@ def returns_fell(run: RunRecords) -> Iterator[LearningFinding]:
 
 
 def returns_equal(run: RunRecords) -> Iterator[LearningFinding]:
-    """Every episode of the run has had the same return: there is nothing that one action has over another.
+    """Every episode of the run has the same return, so no action has an advantage over another.
 
-    Source: SB3's tips ("start with shaped reward and a simplified version of your problem"); Schulman 2016 ("make
-    sure that random exploration reaches a reward now and then").
+    Source: SB3's tips ("start with shaped reward and a simplified version of your problem"); Schulman 2016 ("make sure
+    that random exploration reaches a reward now and then").
     """
     lowest = [value for record in run.records if (value := _finite(record, "episode_return/min")) is not None]
     highest = [value for record in run.records if (value := _finite(record, "episode_return/max")) is not None]
@@ -266,11 +269,11 @@ def returns_equal(run: RunRecords) -> Iterator[LearningFinding]:
 
 
 def entropy_gone(run: RunRecords) -> Iterator[LearningFinding]:
-    """The entropy of discrete actions fell below 1 % of the largest in the first quarter of the run, and stayed there.
+    """The entropy of discrete actions fell below 1 % of the maximum in the first quarter of the run, and stayed there.
 
-    While the return has not risen: a policy that no longer explores cannot find what it has missed. Source: Schulman
-    2016 ("premature drop in policy entropy: no learning; alleviate by entropy bonus or KL penalty"); Andrychowicz et
-    al. 2021, section 3.7 (regularisation); Mnih et al. 2016, section 4, for the entropy bonus.
+    The rule applies while the return has not risen: a policy that no longer explores cannot find better actions.
+    Source: Schulman 2016 ("premature drop in policy entropy: no learning; alleviate by entropy bonus or KL penalty");
+    Andrychowicz et al. 2021, section 3.7 (regularisation); Mnih et al. 2016, section 4, for the entropy bonus.
     """
     quarter = float(run.settings.get("total_steps", math.inf)) / 4
     for tag, largest in _discrete_entropies(run):
@@ -282,7 +285,7 @@ def entropy_gone(run: RunRecords) -> Iterator[LearningFinding]:
         yield LearningFinding(
             "entropy-gone",
             f"{tag} is {_number(gone.median)} nats, below 1 % of a uniform policy's {largest:.2f}, since "
-            f"{int(early[0]):,} steps: the policy explores no longer, and returns do not rise",
+            f"{int(early[0]):,} steps: the policy no longer explores, and returns do not rise",
             run.advice(
                 "a higher {entropy_cost}",
                 "a lower {learning_rate}",
@@ -293,9 +296,9 @@ def entropy_gone(run: RunRecords) -> Iterator[LearningFinding]:
 
 
 def policy_random(run: RunRecords) -> Iterator[LearningFinding]:
-    """The entropy of discrete actions has stayed above 99 % of the largest: the policy is as random as at first.
+    """The entropy of discrete actions has stayed above 99 % of the maximum: the policy is still random.
 
-    Source: Ahmed et al. 2019, "Understanding the Impact of Entropy on Policy Optimization" (too large a bonus is a
+    Source: Ahmed et al. 2019, "Understanding the Impact of Entropy on Policy Optimization" (too large a bonus gives a
     uniform policy); Huang et al. 2022, detail 10 (coefficients of 0.01 and below).
     """
     bonus = run.setting("entropy_cost")
@@ -318,10 +321,10 @@ def policy_random(run: RunRecords) -> Iterator[LearningFinding]:
 
 
 def policy_stands_still(run: RunRecords) -> Iterator[LearningFinding]:
-    """Updates do not change the policy: the KL divergence that they make is nothing, and nothing is clipped.
+    """Updates do not change the policy: their KL divergence is about 0, and no step is clipped.
 
-    Only in the first three quarters of the run, since schedules end at 0. Source: Schulman 2016 (KL: "0.01 is small,
-    and you should see some"); Huang et al. 2022, detail 12.
+    The rule applies to the first three quarters of the run, since schedules end at 0. Source: Schulman 2016 (KL: "0.01
+    is small, and you should see some"); Huang et al. 2022, detail 12.
     """
     if (
         has_learnt(run)
@@ -366,7 +369,7 @@ def explained_variance_low(run: RunRecords) -> Iterator[LearningFinding]:
 
 
 def policy_jumps(run: RunRecords) -> Iterator[LearningFinding]:
-    """The KL divergence of updates, or the share of clipped steps, runs away.
+    """The KL divergence of updates, or the share of clipped steps, is far too large.
 
     Source: Huang et al. 2022, detail 12 (the KL divergence usually stays below 0.02); OpenAI's Spinning Up (a target of
     0.01 to 0.05). SB3's example of a healthy log has 0.038, and a clip fraction of 0.24.
@@ -378,7 +381,7 @@ def policy_jumps(run: RunRecords) -> Iterator[LearningFinding]:
                 yield LearningFinding(
                     "policy-jumps",
                     f"{tag} has stayed above {bound} for {jumps.n_updates} updates (median {_number(jumps.median)}), "
-                    f"where {usual} is usual: updates throw the policy about",
+                    f"where {usual} is usual: updates change the policy too much",
                     run.advice(
                         "a lower {learning_rate}",
                         "a lower {n_epochs}",
@@ -390,11 +393,11 @@ def policy_jumps(run: RunRecords) -> Iterator[LearningFinding]:
 
 
 def critic_clipped(run: RunRecords) -> Iterator[LearningFinding]:
-    """The critic's gradient is always clipped to a twentieth and less, and returns do not rise.
+    """The critic's gradient is always clipped to a twentieth or less, and returns do not rise.
 
-    By Adam a constant factor of the gradient cancels out; but its direction is that of the largest errors alone, and
-    clipping so far says that targets are large. Source: Andrychowicz et al. 2021, section 3.3 and appendix B.7;
-    Engstrom et al. 2020, "Implementation Matters in Deep Policy Gradients", on clipping and on scaling rewards.
+    Adam cancels a constant factor of the gradient. But its direction then follows the largest errors alone, and such
+    strong clipping means large targets. Source: Andrychowicz et al. 2021, section 3.3 and appendix B.7; Engstrom et al.
+    2020, "Implementation Matters in Deep Policy Gradients", on clipping and on scaling rewards.
     """
     bound = run.setting("max_grad_norm")
     if bound is None or not math.isfinite(bound):
@@ -405,7 +408,7 @@ def critic_clipped(run: RunRecords) -> Iterator[LearningFinding]:
             yield LearningFinding(
                 "critic-clipped",
                 f"{tag} has stayed above 20 times its bound of {bound:g} for {norm.n_updates} updates (median "
-                f"{_number(norm.median)}): the critic sees little but that it is far off",
+                f"{_number(norm.median)}): the targets are too large for the critic",
                 run.advice(
                     "{normalize_rewards}",
                     "a smaller {reward_scale}",
@@ -416,7 +419,9 @@ def critic_clipped(run: RunRecords) -> Iterator[LearningFinding]:
 
 
 def reward_scale_off(run: RunRecords) -> Iterator[LearningFinding]:
-    """Rewards, as they are learnt from, are far from a size of about 1: above 100 a step, or no return above 0.1.
+    """Scaled rewards are far from a size of about 1: above 100 a step, or no return above 0.1.
+
+    Records have the environment's own rewards. So the rule clips a mean reward as training clips each reward.
 
     Source: Henderson et al. 2018, section 4 ("reward scaling has a large effect"); Engstrom et al. 2020 (PPO's code
     divides by the standard deviation of returns); SB3's tips.
@@ -429,12 +434,17 @@ def reward_scale_off(run: RunRecords) -> Iterator[LearningFinding]:
     extremes = [run.series(f"episode_return/{end}").values for end in ("min", "max")]
     if not len(returns.values) or len(returns.values) != len(lengths.values):
         return
-    a_step = factor * float(np.median(np.abs(returns.values) / np.maximum(lengths.values, 1.0)))
+    clip = run.settings.get(f"{run.algorithm}.reward_clip", run.settings.get("replay.reward_clip", "none"))
+    a_step = float(np.median(np.abs(returns.values) / np.maximum(lengths.values, 1.0)))
+    a_step = factor * most_after_clipping(a_step, clip)
+    if run.settings.get(f"{run.algorithm}.normalize_rewards"):
+        # Rewards that are all equal have a standard deviation of 0: their factor is 10,000.
+        a_step = min(a_step, MAX_NORMALIZED_REWARD * (run.setting("reward_scale") or 1.0))
     largest = factor * float(np.abs(np.concatenate(extremes)).max(initial=0.0))
     if a_step > 100.0:
         yield LearningFinding(
             "reward-scale",
-            f"rewards are about {_number(a_step)} a step as they are learnt from, where about 1 is best: values are "
+            f"scaled rewards are about {_number(a_step)} a step, where about 1 is best: values are "
             "too large for the critic",
             run.advice(
                 "{normalize_rewards}", "a smaller {reward_scale}", otherwise="scale the environment's rewards down"
@@ -443,8 +453,7 @@ def reward_scale_off(run: RunRecords) -> Iterator[LearningFinding]:
     elif 0.0 < largest < 0.1:
         yield LearningFinding(
             "reward-scale",
-            f"no return is above {_number(largest)} as it is learnt from, where 1 to 10 is best: values are too small "
-            "for the critic",
+            f"no scaled return is above {_number(largest)}, where 1 to 10 is best: values are too small for the critic",
             run.advice(
                 "{normalize_rewards}", "a larger {reward_scale}", otherwise="scale the environment's rewards up"
             ),
@@ -452,35 +461,40 @@ def reward_scale_off(run: RunRecords) -> Iterator[LearningFinding]:
 
 
 def observation_scale_off(run: RunRecords) -> Iterator[LearningFinding]:
-    """Observations of numbers may be far above a size of 1, by their space, and are not normalised.
+    """Numeric observations are far above a size of 1, or may be according to their space, and are not normalised.
 
-    Bytes are scaled to 1 anyway, and categories are one-hot. Source: Andrychowicz et al. 2021, section 3.3 ("always
-    use observation normalization"); SB3's tips ("normalize your observation space").
+    Spaces without bounds are judged by the observations of the first batch, until returns rise. Source: Andrychowicz et
+    al. 2021, section 3.3 ("always use observation normalization"); SB3's tips ("normalize your observation space").
     """
     if run.spaces is None or run.settings.get("normalize_observations"):
         return
-    for key, substep in run.spaces.items():
-        for path, leaf in space_leaves(substep.observation).items():
-            if not isinstance(leaf, gym_spaces.Box) or leaf.dtype == np.uint8:
-                continue
-            bounds = np.abs(np.stack([leaf.low, leaf.high]).astype(np.float64))
-            largest = float(bounds[bounds < _UNBOUNDED].max(initial=0.0))
-            if largest > 100.0:
-                where = "/".join(part for part in (key if len(run.spaces) > 1 else "", path) if part)
-                yield LearningFinding(
-                    "observation-scale",
-                    f"the observation{f' {where}' if where else ''} may be as large as {_number(largest)}, where about "
-                    "1 is best: large inputs drive a network's units to where they learn nothing",
-                    run.advice("{normalize_observations}", otherwise="scale observations in the environment"),
-                )
+    why = "where about 1 is best: large inputs saturate a network's units, which then learn nothing"
+    advice = run.advice("{normalize_observations}", otherwise="scale observations in the environment")
+    has_bounds = False
+    for key, path, leaf in numeric_leaves(run.spaces):
+        bounds = np.abs(np.stack([leaf.low, leaf.high]).astype(np.float64))
+        largest = float(bounds[bounds < _UNBOUNDED].max(initial=0.0))
+        if largest > _LARGE_OBSERVATION:
+            has_bounds = True
+            where = "/".join(part for part in (key if len(run.spaces) > 1 else "", path) if part)
+            yield LearningFinding(
+                "observation-scale",
+                f"the observation{f' {where}' if where else ''} may be as large as {_number(largest)}, {why}",
+                advice,
+            )
+    size = run.newest(OBSERVATION_SIZE.tag)
+    if not has_bounds and size is not None and size > _LARGE_OBSERVATION and not has_learnt(run):
+        yield LearningFinding(
+            "observation-scale", f"observations of the first batch have a size of {_number(size)}, {why}", advice
+        )
 
 
 def replay_ratio_off(run: RunRecords) -> Iterator[LearningFinding]:
-    """Entries are drawn far less or more often than set; or, where nothing is set, less than once each or in excess.
+    """Replay entries are drawn far less or more often than set; without a setting, less than once or far too often.
 
-    In excess is more than 20 updates for each entry. Source: Cassirer et al. 2021, "Reverb", on samples per insert;
-    Fedus et al. 2020, "Revisiting Fundamentals of Experience Replay"; Chen et al. 2021 (REDQ makes 20 updates a step,
-    and needs ten critics for it); Nikishin et al. 2022, "The Primacy Bias in Deep Reinforcement Learning".
+    Far too often means more than 20 updates for each entry. Source: Cassirer et al. 2021, "Reverb", on samples per
+    insert; Fedus et al. 2020, "Revisiting Fundamentals of Experience Replay"; Chen et al. 2021 (REDQ makes 20 updates a
+    step, and needs ten critics for it); Nikishin et al. 2022, "The Primacy Bias in Deep Reinforcement Learning".
     """
     target = run.settings.get("replay.samples_per_insert")
     batch = float(run.settings.get("batch_size") or 0)
@@ -514,12 +528,11 @@ def replay_ratio_off(run: RunRecords) -> Iterator[LearningFinding]:
 
 
 def steps_dear(run: RunRecords) -> Iterator[LearningFinding]:
-    """Steps are so slow that an algorithm that learns from each of them many times gets further with them.
+    """Steps are so slow that an algorithm with many updates a step would learn faster.
 
-    Below 100 a second, those of all actors, SAC and DQN keep up on one core. It is told at the start of a run, when
-    beginning another costs little: after two records. Source: SB3's tips, "Which algorithm
-    should I use?" (SAC, TD3 and DQN for few samples, PPO and A2C for short wall-clock time); Haarnoja et al. 2018,
-    figure 1.
+    Below 100 steps a second over all actors, SAC and DQN keep up on one core. The rule applies at the start of a run,
+    after two records, when another run costs little. Source: SB3's tips, "Which algorithm should I use?" (SAC, TD3 and
+    DQN for few samples, PPO and A2C for short wall-clock time); Haarnoja et al. 2018, figure 1.
     """
     if run.algorithm not in _LEARN_ONCE or run.spaces is None or len(run.spaces) > 1 or has_learnt(run):
         return
@@ -539,29 +552,29 @@ def steps_dear(run: RunRecords) -> Iterator[LearningFinding]:
         yield LearningFinding(
             "steps-dear",
             f"the environments make {_number(speed.median)} steps a second in all, and the learner waits for them: "
-            f"{run.algorithm} learns from each step a few times only",
+            f"{run.algorithm} learns from each step only a few times",
             f"begin another run with --algorithm {better}, which learns from each step many times, or with more actors",
         )
 
 
 def evaluator_skips(evaluations: int, skipped: int) -> Iterator[LearningFinding]:
-    """Most policies that were due are not evaluated, so that the best policy is chosen among few.
+    """Most due policies are not evaluated, so that the best policy is chosen from few policies.
 
-    Source: ours; an evaluator takes the newest policy that is due, and the ones before it are skipped.
+    Source: this project. An evaluator takes the newest due policy and skips earlier policies.
     """
     if skipped > evaluations:
         yield LearningFinding(
             "evaluator-skips",
-            f"{skipped:,} policies were due and not evaluated, {evaluations:,} were: the evaluator is slower than the "
-            "policies are due",
+            f"{skipped:,} due policies were not evaluated, {evaluations:,} were: the evaluator is too slow for the "
+            "interval",
             "raise --eval-interval-s or --eval-interval-steps, lower --eval-episodes, or start another evaluator",
         )
 
 
 def goal_missed(run: RunRecords) -> Iterator[LearningFinding]:
-    """Of a run that has finished: its mean return is below the goal at which it would have ended.
+    """A finished run has not reached the mean return of its goal.
 
-    Source: ours; without the goal, training ends by its steps, or because evaluations get no better.
+    Source: this project. Such training ended by its steps, or because evaluations got no better.
     """
     stop_return = run.settings.get("stop_return")
     goal = goal_of(None if stop_return is None else float(stop_return), str(run.settings.get("env_id", "")))
@@ -600,13 +613,13 @@ RULES: Final[tuple[Callable[[RunRecords], Iterator[LearningFinding]], ...]] = (
 
 
 def find(run: RunRecords) -> list[LearningFinding]:
-    """Returns the findings of the rules, the worst first, at most 16; none while there are too few records."""
+    """Returns the findings of the rules, worst first, at most 16; empty with too few records."""
     with np.errstate(all="ignore"):  # values of a run that diverges may be of any size
         return [finding for rule in RULES for finding in rule(run)][:_MAX_FINDINGS]
 
 
 def _short_sight(run: RunRecords) -> list[str]:
-    """Returns what to try with a discount that sees less than ten steps ahead."""
+    """Returns advice for a discount that sees less than ten steps ahead."""
     discount = run.setting("discount")
     return [] if discount is None or discount >= 0.9 else ["a higher {discount}"]
 
@@ -618,7 +631,7 @@ def _entropies_are_gone(run: RunRecords) -> Iterator[bool]:
 
 
 def _discrete_entropies(run: RunRecords) -> Iterator[tuple[str, float]]:
-    """Yields the tags of entropies of discrete actions, each with that of the uniform policy, in nats, above 0."""
+    """Yields the tags of entropies of discrete actions, with the positive entropy of the uniform policy in nats."""
     for tag in run.tags("entropy") if run.spaces is not None else ():
         assert run.spaces is not None, "asked for above"
         parts = tag.split("/")
@@ -629,7 +642,7 @@ def _discrete_entropies(run: RunRecords) -> Iterator[tuple[str, float]]:
 
 
 def _uniform_entropy(space: gymnasium.Space[Any]) -> float:
-    """Returns the entropy of drawing from a space of discrete actions, in nats; 0 for others."""
+    """Returns the entropy of a uniform policy in a space of discrete actions, in nats; 0 for other spaces."""
     if isinstance(space, gym_spaces.Discrete):
         return math.log(space.n)
     if isinstance(space, gym_spaces.MultiDiscrete):

@@ -1,1 +1,1 @@
-"""Keeps the history of a run in bounded memory, for its viewers. Knows neither gRPC nor training."""
+"""Keeps the history of a run in bounded memory, for its viewers. Imports neither gRPC nor training."""

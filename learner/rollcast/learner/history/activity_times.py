@@ -1,4 +1,4 @@
-"""Finds out when an actor's reports of its time were made, on the learner's clock."""
+"""Computes the times of an actor's activity reports on the learner's clock."""
 
 from typing import Final, NamedTuple
 
@@ -12,9 +12,9 @@ class Span(NamedTuple):
     """A span of an actor's time.
 
     Attributes:
-        began_s: Its begin, on the learner's clock.
-        ended_s: Its end.
-        seconds: The time in each state, in seconds; they add up to the span's length.
+        began_s: The start of the span, on the learner's clock.
+        ended_s: The end of the span, on the learner's clock.
+        seconds: The seconds in each state, which add up to the span's length.
     """
 
     began_s: float
@@ -25,9 +25,8 @@ class Span(NamedTuple):
 class ActivityTimes:
     """The times of one stream's reports.
 
-    The seconds of a report, together, are the time since its actor started. A report that comes late, for the learner
-    reads nothing while it waits for room, is known by that: the one that took least time on its way gives the
-    difference between both clocks.
+    The seconds of a report add up to the time since its actor started. The fastest report gives the difference between
+    the two clocks, and so the delay of other reports. The learner reads no reports while it waits for room.
     """
 
     def __init__(self) -> None:
@@ -36,10 +35,10 @@ class ActivityTimes:
         self._came_s = 0.0
 
     def span(self, now: float, activity: ActorActivity) -> Span | None:
-        """Returns the span since the last report; None for the first of a stream, or for a report without sense.
+        """Returns the span since the last report; None for a stream's first report, or for an invalid report.
 
         Args:
-            now: The time at which the report has come.
+            now: The arrival time of the report.
             activity: The report.
         """
         acted_s = sum(activity.seconds)
@@ -55,6 +54,6 @@ class ActivityTimes:
         self._last = ended_s, activity.seconds
         spent = [new - old for new, old in zip(activity.seconds, before, strict=True)]
         total_s = sum(spent)
-        # The two clocks may differ a little: what the actor has spent fills the time exactly.
+        # The two clocks may differ slightly: the span is filled exactly with the actor's time.
         scale = (ended_s - began_s) / total_s if total_s > 0 else 0.0
         return Span(began_s, ended_s, tuple(seconds * scale for seconds in spent))

@@ -1,24 +1,24 @@
-"""Defines how the parts of a learner note what happens to its actors."""
+"""Defines the interface with which the parts of a learner record events of actors."""
 
 from typing import Final, Protocol
 
 from rollcast.services.history.history import EventSeverity
 
-# The events to remember, and the characters that are kept of the line that each is.
+# The largest numbers of stored events, and of characters in each line.
 N_EVENTS: Final = 500
 MAX_TEXT_LENGTH: Final = 500
 
 
 class NoteEvent(Protocol):
-    """Notes that something has happened. Any thread may call."""
+    """Notes an event. Thread-safe."""
 
     def __call__(self, severity: EventSeverity, text: str, *, who: str = "", detail: str = "") -> None:
-        """Notes an event of this moment.
+        """Notes an event at the present moment.
 
         Args:
-            severity: How much it matters.
-            text: What has happened, in a line.
-            who: The actor or evaluator that it is about; empty: the learner.
+            severity: The severity of the event.
+            text: A description in one line.
+            who: The actor or evaluator of the event; empty: the learner.
             detail: A traceback, or another text of several lines.
         """
 

@@ -1,4 +1,4 @@
-"""Keeps the time by state of the learner and of many actors, a lane each: in seconds, and in quarter minutes."""
+"""Stores the time of the learner and of each actor by state: one lane each, per second and per 15 seconds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from rollcast.learner.history.activity_times import Span
 from rollcast.learner.history.points import COARSE_S, FINE_S, N_COARSE, N_FINE
 from rollcast.services.history.history import Lane, Shares
 
-# A second is closed so long after its end: reports come every second or two, and may take a moment.
+# The delay between the end of a second and its closing: reports come every second or two, and may be late.
 CLOSES_AFTER_S: Final = 3
-# Seconds that are open at once, with room for the one of now and a late close.
+# The number of open seconds, with room for the current one and a late close.
 _N_OPEN: Final = CLOSES_AFTER_S + 3
-# A lane is forgotten once nothing of it is in the longest memory.
+# A lane is forgotten when none of its time is in the longest resolution.
 _FORGET_AFTER_S: Final = COARSE_S * N_COARSE
 _FULL: Final = 255
 
@@ -26,9 +26,9 @@ _Arrays: TypeAlias = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any
 @dataclass(slots=True)
 class _Known:
     index: int
-    # The last second in which something was known of it.
+    # The last second with a report of the lane.
     last_second: int
-    # Returns since when the lane is in one state without a report that says so; None: it is not.
+    # Returns since when the lane is in a state without reports; None: it is not.
     held_since: Callable[[], float | None] | None = None
 
 
@@ -39,15 +39,15 @@ def _not_held() -> float | None:
 class LaneTable:
     """The lanes of all actors, or of the learner, in one table. Not thread-safe.
 
-    Seconds close together for all lanes, `CLOSES_AFTER_S` after their end: what is added to a closed one is dropped.
+    All lanes close a second together, `CLOSES_AFTER_S` after its end. Time for a closed second is dropped.
 
-    Invariant: a lane's row of a second never changes once `close` has closed the second. `after` returns each row once
-    to each reader that passes the time of its last answer.
+    Invariant: a lane's row of a second never changes once `advance` has closed the second. A reader that passes the
+    time of its last answer gets each row once from `after`.
 
     Args:
         n_states: The number of states.
-        max_lanes: The lanes to remember at most; the one that has been silent for longest makes room for another.
-        held_state: The state, from 0 on, of a lane that is held, see `open`.
+        max_lanes: The largest number of lanes. A new lane replaces the longest silent one.
+        held_state: The number of the state of a held lane; see `open`.
     """
 
     def __init__(self, n_states: int, *, max_lanes: int, held_state: int = 0) -> None:
@@ -72,8 +72,8 @@ class LaneTable:
 
         Args:
             name: The lane's name.
-            held_since: Returns since when it is in the held state, whether or not it reports; None: it is not. It then
-                fills the time of which no report has come.
+            held_since: Returns the start of the lane's held state; None: it is not held. The held state fills the time
+                without reports.
         """
         known = self._known.get(name)
         if known is None:
@@ -84,7 +84,7 @@ class LaneTable:
         known.held_since = held_since
 
     def close(self, name: str) -> None:
-        """Ends a lane's connection: nothing more is known of it. Its past stays."""
+        """Ends a lane's connection. The lane's past remains."""
         known = self._known.get(name)
         if known is not None:
             known.held_since = None
@@ -94,8 +94,8 @@ class LaneTable:
 
         Args:
             now: The time, never less than before.
-            name: A lane that was opened; another is ignored.
-            span: The span; it ends by now.
+            name: An open lane; other names are ignored.
+            span: The span; its end is not after `now`.
         """
         self.advance(now)
         known = self._known.get(name)
@@ -111,7 +111,7 @@ class LaneTable:
                 known.last_second = second
 
     def advance(self, now: float) -> None:
-        """Closes the seconds that are due."""
+        """Closes the due seconds."""
         end = int(now) - CLOSES_AFTER_S
         if end - self._first_open > N_FINE:
             self._skip(end)
@@ -120,7 +120,7 @@ class LaneTable:
             self._first_open += 1
 
     def after(self, after_s: float) -> tuple[Lane, ...]:
-        """Returns the intervals that were closed after a time, of every lane; after -1: all that are remembered."""
+        """Returns every lane's intervals that were closed after a time; with -1, all intervals."""
         lanes: list[Lane] = []
         for rows, closed, interval_s, size in (
             (self._fine, self._fine_closed, FINE_S, N_FINE),
@@ -171,7 +171,7 @@ class LaneTable:
                 known.last_second = second
 
     def _skip(self, end: int) -> None:
-        """Leaves out the seconds for which this process was stopped, because their states are unknown."""
+        """Skips the seconds during which this process was stopped, because their states are unknown."""
         self._open[...] = self._sums[...] = 0
         self._fine[...] = 0
         self._fine_closed[...] = -1.0
@@ -193,7 +193,7 @@ class LaneTable:
         self._free.append(index)
 
     def _free_index(self) -> int | None:
-        """Returns the row of a new lane; None if there are too many, and all of them are connected."""
+        """Returns the row for a new lane; None if there are too many, and all of them are connected."""
         if not self._free:
             size = len(self._fine)
             if size < self._max_lanes:
@@ -206,7 +206,7 @@ class LaneTable:
         return self._free.pop()
 
     def _grow(self, size: int) -> None:
-        """Makes room for more lanes; those that are there keep their rows."""
+        """Makes room for more lanes; existing ones keep their rows."""
         before, larger = len(self._fine), _zeros(size, self._n_states)
         for new, old in zip(larger, self._arrays, strict=True):
             new[:before] = old

@@ -1,4 +1,4 @@
-"""Remembers the numbers of a run in three resolutions: seconds, quarters of a minute, and the whole run."""
+"""Keeps the numbers of a run in three resolutions: seconds, 15 seconds, and the whole run."""
 
 import math
 from collections import deque
@@ -22,14 +22,14 @@ class Sample:
     """The numbers of a run at one moment.
 
     Attributes:
-        env_steps: Environment steps trained on since the run started.
-        updates: Updates done since the run started.
+        env_steps: Environment steps of training since the run started.
+        updates: Updates since the run started.
         policy_version: The version of the newest policy.
-        mean_return: The mean return of the last 100 episodes; None: none has ended yet.
+        mean_return: The mean return of the last 100 episodes; None before the first.
         episodes: Episodes finished since the run started.
         queue_size: Trajectories in the queue.
-        actors_alive: Actors whose stream is open.
-        replay_size: Entries in the replay buffer; None: there is none.
+        actors_alive: Actors with an open stream.
+        replay_size: Entries in the replay buffer; None: no buffer.
     """
 
     env_steps: int = 0
@@ -52,15 +52,15 @@ class _Kept(NamedTuple):
 
 
 class PointRing:
-    """The last points of one resolution, or all of the run in fewer and fewer.
+    """The last points of one resolution, or all points of the run at decreasing resolution.
 
-    Invariant: it holds at most `size` points, each of the same interval; a point ends at the first sample at or after
-    a multiple of the interval.
+    Invariant: the ring holds at most `size` points of equal intervals. A point ends at the first sample at or after a
+    multiple of the interval.
 
     Args:
         interval_s: The length of an interval.
         size: The number of points to keep; even, if the intervals grow.
-        grows: True: instead of forgetting a point, two and two become one, and the interval doubles.
+        grows: True: a full ring merges pairs of points and doubles the interval. False: it drops the oldest point.
     """
 
     def __init__(self, interval_s: float, size: int, *, grows: bool = False) -> None:
@@ -72,10 +72,10 @@ class PointRing:
         self._since: tuple[float, int, float] | None = None
 
     def add(self, time_s: float, sample: Sample, *, waited_s: float) -> None:
-        """Takes a sample. The first one begins the first interval.
+        """Takes a sample. The first sample starts the first interval.
 
         Args:
-            time_s: Its time; later than that of the sample before.
+            time_s: Its time, later than that of the previous sample.
             sample: The sample.
             waited_s: The seconds for which the trainer has waited so far.
         """
@@ -103,7 +103,7 @@ class PointRing:
             self._points.popleft()
 
     def after(self, after_s: float) -> tuple[HistoryPoint, ...]:
-        """Returns the points that have come after a time, the oldest first."""
+        """Returns the points after a time, oldest first."""
         new = []
         for kept in reversed(self._points):
             if kept.point.time_s <= after_s:
@@ -112,7 +112,7 @@ class PointRing:
         return tuple(reversed(new))
 
     def _merge(self) -> None:
-        """Makes one point of every two. Their number is even."""
+        """Merges pairs of points. Their number is even."""
         self._interval_s *= 2
         kept = list(self._points)
         pairs = zip(kept[::2], kept[1::2], strict=True)

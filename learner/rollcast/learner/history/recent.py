@@ -1,4 +1,4 @@
-"""Counts and quantiles of the last minute, in memory that does not grow."""
+"""Counts and quantiles over the last minute, in bounded memory."""
 
 import math
 from typing import Final
@@ -24,16 +24,16 @@ def counts_by_lag(policy_lag: NDArray[np.int64]) -> NDArray[np.int64]:
         policy_lag: int64 `[trajectories]`, at least 0.
 
     Returns:
-        int64 `[MAX_COUNTED_LAG + 1]`; the last counts every larger lag.
+        int64 `[MAX_COUNTED_LAG + 1]`; the last element counts every larger lag.
     """
     return np.bincount(np.minimum(policy_lag, MAX_COUNTED_LAG), minlength=MAX_COUNTED_LAG + 1)
 
 
 class RecentCounts:
-    """Counts of `size` things over the last minute. Not thread-safe.
+    """The counts of `size` kinds of items over the last minute. Not thread-safe.
 
     Args:
-        size: The number of things.
+        size: The number of kinds.
     """
 
     def __init__(self, size: int) -> None:
@@ -45,7 +45,7 @@ class RecentCounts:
         """Adds counts.
 
         Args:
-            now: The time, in seconds from 0 on; never less than before.
+            now: The time in seconds, at least 0; it never decreases.
             counts: int64 `[size]`.
         """
         self._advance(now)
@@ -64,7 +64,7 @@ class RecentCounts:
 
 
 class RecentDurations:
-    """The durations of the last minute, for their quantiles, which are exact to 2.5 %. Not thread-safe."""
+    """The durations of the last minute, with quantiles exact to 2.5 %. Not thread-safe."""
 
     def __init__(self) -> None:
         self._counts = RecentCounts(_N_STEPS)
@@ -73,7 +73,7 @@ class RecentDurations:
         """Adds durations.
 
         Args:
-            now: The time, in seconds from 0 on; never less than before.
+            now: The time in seconds, at least 0; it never decreases.
             durations_s: float64 `[n]`.
         """
         steps = np.log(np.maximum(durations_s, _SHORTEST_S) / _SHORTEST_S) / _STEP
@@ -88,7 +88,7 @@ class RecentDurations:
             which: The quantiles, from 0 to 1.
 
         Returns:
-            One for each; None if there were no durations.
+            One value for each quantile; None without durations.
         """
         up_to = np.cumsum(self._counts.total(now))
         if not up_to[-1]:

@@ -1,4 +1,4 @@
-"""Keeps the history of a learner and its actors since its process began."""
+"""Keeps the history of a learner process and its actors."""
 
 import math
 import threading
@@ -42,7 +42,7 @@ from rollcast.services.joining.activity import ActingState, ActorActivity
 from rollcast.services.limits.limits import MAX_TRACEBACK_LENGTH
 from rollcast.services.limits.texts import shortened, shortened_traceback
 
-# Actors whose lanes are remembered, evaluations, and versions whose publishing is.
+# The largest numbers of lanes of actors, of evaluations, and of published versions.
 MAX_LANES: Final = 2048
 N_EVALUATIONS: Final = 1000
 _N_VERSIONS: Final = 1024
@@ -50,7 +50,7 @@ _N_VERSIONS: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """The news since an earlier moment; see `rollcast.services.history.history.HistoryUpdate`."""
+    """The news since an earlier time; see `rollcast.services.history.history.HistoryUpdate`."""
 
     now_s: float
     points: tuple[HistoryPoint, ...]
@@ -62,17 +62,17 @@ class News:
 
 
 class RunHistory:
-    """The history of one learner process, of bounded size. Any thread may call, but only the trainer's uses `activity`.
+    """The bounded history of one learner process. Any thread may call, but only the trainer's thread uses `activity`.
 
-    Its times are seconds since it was made. Answers are stamped while its lock is held, each later than all before. So
-    a reader that passes the time of its last answer gets each item once.
+    Times are seconds since the history's construction. Answers get strictly increasing times under its lock. So a
+    reader that passes the time of its last answer gets each item once.
 
     Attributes:
-        activity: Adds up the time of the training thread.
-        started_unix_s: The time at which it was made, in seconds since 1970.
+        activity: Sums the training thread's time by state.
+        started_unix_s: The time of its construction, in seconds since 1970.
 
     Args:
-        max_policy_lag: The largest lag that the run allows; None: it has no limit.
+        max_policy_lag: The largest allowed lag of the run; None: no limit.
         clock: Returns monotonic seconds; replaced in tests.
     """
 
@@ -119,14 +119,14 @@ class RunHistory:
     def evaluated(
         self, *, env_steps: int, policy_version: int, mean_return: float, interval: tuple[float, float], best: bool
     ) -> None:
-        """Notes an evaluation.
+        """Records an evaluation.
 
         Args:
             env_steps: The environment steps of training when the policy was due.
             policy_version: The policy's version.
             mean_return: The mean return of its episodes.
             interval: The 95 % confidence interval of the mean.
-            best: No version before had a higher mean return.
+            best: True if no earlier version has a higher mean return.
         """
         with self._lock:
             self._evaluations.append(
@@ -143,7 +143,7 @@ class RunHistory:
             self._evaluations = thinned(self._evaluations, N_EVALUATIONS)
 
     def recorded(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Notes the finite numbers of a record of metrics.
+        """Records the finite numbers of a record of metrics.
 
         Args:
             env_steps: The environment steps of training.
@@ -158,15 +158,15 @@ class RunHistory:
                     )
 
     def connected(self, actor_id: str, held_since: Callable[[], float | None]) -> Callable[[], None]:
-        """Begins or continues the lane of an actor that has opened a stream.
+        """Starts or continues the lane of an actor that has opened a stream.
 
         Args:
             actor_id: The actor.
-            held_since: Returns since when the learner makes the actor wait for credit and reads nothing from it, by the
-                clock of this history; None: it does not. Called with the lock held.
+            held_since: Returns when the learner began to hold the actor's credit and to read no messages from it, by
+                this history's clock; None: it does not. Called with the lock held.
 
         Returns:
-            Ends the lane, and forgets `held_since`; does nothing once the actor has opened a newer stream.
+            A function that ends the lane. It does nothing once the actor has opened a newer stream.
         """
         times = ActivityTimes()
 
@@ -206,17 +206,17 @@ class RunHistory:
                     self._publish_lag.add(now, np.array([lag_s]))
 
     def published(self, version: int) -> None:
-        """Notes that a version was published."""
+        """Records that a version was published."""
         with self._lock:
             self._published_s[version] = self._now()
             if len(self._published_s) > _N_VERSIONS:
                 self._published_s.popitem(last=False)
 
     def trained(self, policy_lag: NDArray[np.int64], data_age_s: Sequence[float]) -> None:
-        """Counts the trajectories that an update has learnt from.
+        """Counts the trajectories of an update.
 
         Args:
-            policy_lag: int64 `[trajectories]`, the learner's version less the version that acted.
+            policy_lag: int64 `[trajectories]`, the learner's version minus the version that acted.
             data_age_s: The time from the arrival of each rollout to the update.
         """
         with self._lock:
@@ -227,11 +227,11 @@ class RunHistory:
                 self._data_age.add(now, np.array(data_age_s))
 
     def sample(self, sample: Sample, *, is_training: bool = True) -> None:
-        """Takes the numbers of this moment; called about once a second, however busy the trainer is.
+        """Takes the present numbers. Called about once a second, even while the trainer is busy.
 
         Args:
-            sample: The numbers, but for `waited_s`, which this knows.
-            is_training: False: the training thread has ended its work, and its lane, too.
+            sample: The numbers; the history adds `waited_s`.
+            is_training: False: the training thread has ended, and so does its lane.
         """
         seconds = self.activity.in_order()
         with self._lock:
@@ -250,7 +250,7 @@ class RunHistory:
         """Returns the history after a time.
 
         Args:
-            after_s: The `now_s` of the caller's last answer; None: all that is remembered.
+            after_s: The `now_s` of the caller's last answer; None: the whole history.
         """
         after = -1.0 if after_s is None else after_s
         with self._lock:

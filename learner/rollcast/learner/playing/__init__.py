@@ -1,1 +1,1 @@
-"""Plays whole episodes with a policy that a run has saved."""
+"""Plays whole episodes with a run's saved policy."""

@@ -1,4 +1,4 @@
-"""Makes the environment for playing a saved policy."""
+"""Makes the environment for a saved policy."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -11,14 +11,14 @@ from rollcast.services.errors import ConfigurationError
 
 
 def played_environment(settings: PlayingSettings, trained: Mapping[str, Any]) -> EnvironmentFactory:
-    """Returns a factory of the environment to play in: the run's, unless the settings name another.
+    """Returns a factory of the environment: the run's environment, unless the settings name another one.
 
     Args:
         settings: The command's settings.
         trained: The run's settings; empty without a run.
 
     Returns:
-        The factory. For another environment than the run's, its vectorization is auto.
+        The factory. If the environment is not the run's, its vectorization is auto.
 
     Raises:
         ConfigurationError: If an argument is not valid.

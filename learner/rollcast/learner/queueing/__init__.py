@@ -1,1 +1,1 @@
-"""Queues rollouts between the streams that bring them and the trainer that takes them."""
+"""Queues rollouts between the streams that receive them and the trainer that takes them."""

@@ -1,4 +1,4 @@
-"""Decides the order in which the trainer gets rollouts: recovered ones first, then those of the queue."""
+"""Decides the order in which the trainer gets rollouts: recovered rollouts first, then queued rollouts."""
 
 import sys
 from typing import Protocol
@@ -8,18 +8,18 @@ from rollcast.learner.queueing.slot_order import SlotOrder
 
 
 class Recovered(Protocol):
-    """Rollouts that a killed learner had acknowledged and not learnt from."""
+    """Rollouts that a killed learner had acknowledged but not yet learnt from."""
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
-        """Returns the next trajectories, all of one rollout; None after the last of them."""
+        """Returns the next trajectories of one rollout; None after the last one."""
 
 
 class Arrivals:
-    """The rollouts that wait for the trainer: first the recovered ones, then the queue. Used by one thread at a time.
+    """The rollouts that wait for the trainer: first recovered rollouts, then the queue. Used by one thread at a time.
 
     Args:
-        queue: The rollouts that have come, the oldest first.
-        order: A fixed order in which to hand rollouts out; None for the order in which they come.
+        queue: The queued rollouts, oldest first.
+        order: A fixed order of rollouts; None: their order of arrival.
         durable: The rollouts of a killed learner; None if none were recovered.
     """
 
@@ -33,16 +33,16 @@ class Arrivals:
     def get(
         self, max_trajectories: int, timeout_s: float, *, enough: int = 1, keep_room: bool = False
     ) -> RolloutSlice | None:
-        """Takes the next trajectories, all of one rollout.
+        """Takes the next trajectories of one rollout.
 
         Args:
             max_trajectories: The most trajectories to take.
             timeout_s: The seconds to wait for a rollout.
             enough: See `RolloutQueue.get`.
-            keep_room: Likewise. Not with an order.
+            keep_room: See `RolloutQueue.get`. Not supported with an order.
 
         Returns:
-            The trajectories; None if the next ones have not come in time.
+            The trajectories; None if no rollout arrived in time.
         """
         if self._durable is not None and (recovered := self._durable.take(max_trajectories)) is not None:
             return recovered

@@ -26,7 +26,7 @@ def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
 
     Args:
         batch_size: B, at least 1.
-        queue_out_of_sync_factor: Read as the decimal number that was written: 1.1 times 100 is 110, not 111.
+        queue_out_of_sync_factor: Used as an exact decimal number: 1.1 times 100 is 110, not 111.
 
     Raises:
         ConfigurationError: The factor is not a number above 0.
@@ -40,7 +40,7 @@ def queue_capacity(batch_size: int, queue_out_of_sync_factor: float) -> int:
 
 
 class SliceName(NamedTuple):
-    """The name of some trajectories of a rollout: a `RolloutSlice` without its arrays."""
+    """Identifies some trajectories of a rollout: a `RolloutSlice` without its arrays."""
 
     actor_id: str
     incarnation: int
@@ -56,7 +56,7 @@ class RolloutSlice:
     rollout: Rollout
     start: int
     stop: int
-    # When the rollout came, by `time.monotonic`; None: it did not come from elsewhere, or a killed learner had it.
+    # The arrival time of the rollout, by `time.monotonic`; None: it was played in this process, or recovered.
     arrived_at: float | None = None
 
     @property
@@ -72,7 +72,7 @@ class RolloutSlice:
 
     @property
     def events(self) -> tuple[EventValue, ...]:
-        """The policy's events of the whole rollout; the slice with the first trajectory has them, so they come once."""
+        """The policy's events of the whole rollout. Only the slice with the first trajectory has these events."""
         return self.rollout.events if self.start == 0 else ()
 
     def cut(self, max_trajectories: int) -> tuple[Self, Self | None]:
@@ -83,7 +83,7 @@ class RolloutSlice:
         return dataclasses.replace(self, stop=cut), dataclasses.replace(self, start=cut)
 
     def to_rollout(self) -> Rollout:
-        """Returns these trajectories as a rollout of their own, whose arrays are views of the whole."""
+        """Returns these trajectories as a separate rollout, whose arrays are views of the original."""
         whole, cut = self.rollout, slice(self.start, self.stop)
         if self.n_trajectories == whole.n_envs:
             return whole
@@ -116,8 +116,8 @@ def with_trajectories(
         rollout: The rollout.
         envs: The environments to keep.
         finals: `[N]`, True for the final observations to keep.
-        final_index: `[n, 2]`, step and new number of the environment of each final observation that is kept.
-        changes: Other fields that change.
+        final_index: `[n, 2]`, step and new number of the environment of each kept final observation.
+        changes: Changes to other fields.
     """
     index = of_trajectories(envs, finals)
     return dataclasses.replace(
@@ -130,12 +130,12 @@ def with_trajectories(
 
 
 class RolloutQueue:
-    """A bounded queue of rollouts, first in, first out, counted in trajectories; `Room` decides which rollouts enter.
+    """A bounded first-in, first-out queue of rollouts, counted in trajectories. `Room` decides which rollouts enter.
 
-    Any number of threads may `put` and `offer`; one thread at a time may `get`. `put` blocks while the queue is full,
-    and the turn of an `offer` waits: this is the back-pressure that reaches the actors. Rollouts enter in the order of
-    their arrival, so no actor overtakes another of the same speed twice. The thread that makes room lets the next
-    rollouts in, and wakes only their threads: the cost of a rollout does not depend on how many threads wait.
+    Any number of threads may call `put` and `offer`; only one thread at a time may call `get`. While the queue is full,
+    `put` blocks and the turn of an `offer` waits. This back-pressure reaches the actors. Rollouts enter in order of
+    arrival, so no actor overtakes another of the same speed twice. The thread that frees room admits the next rollouts
+    and wakes only their threads. So the cost of a rollout does not depend on the number of waiting threads.
 
     Args:
         capacity: The capacity in trajectories, at least 1.
@@ -146,29 +146,29 @@ class RolloutQueue:
         self._lock = threading.Lock()  # guards everything below
         self._room = Room(capacity)
         self._arrived = threading.Condition(self._lock)
-        # The thread that assembles ahead waits for so many trajectories; 0 while it does not wait.
+        # The number of trajectories for which the assembling thread waits; 0 while it does not wait.
         self._n_awaited_ahead = 0
         self._arrived_ahead = threading.Condition(self._lock)
 
     @property
     def size(self) -> int:
-        """The trajectories in the queue, and trajectories that were taken but still occupy room."""
+        """The number of queued trajectories, plus taken trajectories that still occupy room."""
         with self._lock:
             return self._room.size + self._room.n_kept
 
     @property
     def n_waiting(self) -> int:
-        """The rollouts that wait for room."""
+        """The number of rollouts that wait for room."""
         with self._lock:
             return len(self._room.turns)
 
     def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
-        """Appends a rollout, waiting while it does not fit.
+        """Waits until a rollout fits, and appends it.
 
         Args:
             rollout: The rollout.
-            is_active: Called at least every second during the wait; the wait ends once it returns False.
-            n_reserved: The trajectories that `reserve` set aside for this rollout, at least its own; 0 if none.
+            is_active: Called at least once a second during the wait; the wait ends once it returns False.
+            n_reserved: The trajectories reserved for this rollout, at least its own number; 0: none.
 
         Returns:
             False if the rollout is not in the queue, because the queue was closed or `is_active` returned False.
@@ -185,16 +185,16 @@ class RolloutQueue:
         return bool(turn.is_in)
 
     def offer(self, rollout: Rollout, *, decided: Callable[[], None], n_reserved: int = 0) -> Turn:
-        """Appends a rollout, or lets it wait for its turn; returns at once.
+        """Appends a rollout, or registers it as waiting for its turn. Never blocks.
 
         Args:
             rollout: The rollout.
-            decided: Called when its wait has ended, if it waits: by the thread that ends it, with the lock held. It
-                must not call the queue.
+            decided: Called at the end of a wait, by the thread that ends the wait. It runs under the lock and must not
+                call the queue.
             n_reserved: See `put`.
 
         Returns:
-            Its turn, with `is_in` for a rollout that does not wait.
+            Its turn; `is_in` is set if the rollout does not wait.
         """
         turn = Turn(rollout, time.monotonic(), decided)
         with self._lock:
@@ -204,17 +204,17 @@ class RolloutQueue:
         return turn
 
     def withdraw(self, turn: Turn) -> None:
-        """Ends the wait of a rollout, without a call of `decided`; changes nothing if it has ended.
+        """Ends the wait of a rollout without calling `decided`. Does nothing if the wait is over.
 
         Args:
-            turn: Its turn, from `offer`; afterwards `is_in` says where it is.
+            turn: Its turn, from `offer`; `is_in` holds the outcome afterwards.
         """
         with self._lock:
             self._room.withdraw(turn)
             self._wake()
 
     def _wake(self) -> None:
-        """Wakes those for whom enough has come. Called with the lock held."""
+        """Wakes the threads for which enough trajectories have arrived. The caller holds the lock."""
         n_awaited = self._room.n_awaited
         if n_awaited and (self._room.size >= n_awaited or self._room.is_enough(n_awaited)):
             self._arrived.notify()
@@ -222,26 +222,26 @@ class RolloutQueue:
             self._arrived_ahead.notify()
 
     def reserve(self, n_trajectories: int) -> bool:
-        """Sets room aside for a coming rollout; returns False if there is none. Never waits."""
+        """Reserves room for a coming rollout; returns False if no room is left. Never waits."""
         with self._lock:
             return self._room.reserve(n_trajectories)
 
     def release(self, n_trajectories: int) -> None:
-        """Gives a reservation back."""
+        """Cancels a reservation."""
         with self._lock:
             self._room.release(n_trajectories)
             self._wake()
 
     def wait_ahead(self, n_trajectories: int, *, is_wanted: Callable[[], bool], timeout_s: float) -> bool:
-        """Waits for trajectories that will be taken with `keep_room`. For one thread, beside the one that gets others.
+        """Waits for trajectories to take with `keep_room`. Called by one thread, in addition to the consumer's.
 
         Args:
-            n_trajectories: So many have to be queued.
+            n_trajectories: The number of trajectories that must be queued.
             is_wanted: Called at the beginning, and after every wake-up; the wait ends once it returns False.
             timeout_s: The seconds to wait.
 
         Returns:
-            True if they are queued.
+            True if that many are queued.
         """
         with self._lock:
             self._n_awaited_ahead = n_trajectories
@@ -250,12 +250,12 @@ class RolloutQueue:
             return self._room.size >= n_trajectories
 
     def end_wait_ahead(self) -> None:
-        """Lets `wait_ahead` ask again whether its wait is wanted."""
+        """Makes `wait_ahead` call `is_wanted` again."""
         with self._lock:
             self._arrived_ahead.notify()
 
     def give_room(self) -> None:
-        """Gives up the room of the trajectories that were taken with `keep_room`."""
+        """Frees the room of trajectories that were taken with `keep_room`."""
         with self._lock:
             self._room.give_room()
             self._wake()
@@ -263,15 +263,15 @@ class RolloutQueue:
     def get(
         self, max_trajectories: int, timeout_s: float, *, enough: int = 1, keep_room: bool = False
     ) -> RolloutSlice | None:
-        """Takes up to `max_trajectories` of the oldest rollout.
+        """Takes up to `max_trajectories` trajectories of the oldest rollout.
 
         Args:
             max_trajectories: The most trajectories to take.
             timeout_s: The seconds to wait.
-            enough: The wait lasts until so many trajectories are queued, or a producer waits for room: one wake-up for
-                a whole batch.
-            keep_room: True: the trajectories count as queued until `give_room`, so that no others come in their place.
-                Only without a wait.
+            enough: The wait ends once this number of trajectories is queued or a producer waits for room, so one
+                wake-up serves a whole batch.
+            keep_room: True: the trajectories count as queued until `give_room`, so that no others take their place.
+                Only supported without a wait.
 
         Returns:
             A slice; None if the queue was still empty after `timeout_s`.
@@ -287,11 +287,11 @@ class RolloutQueue:
         return None if taken is None else RolloutSlice(*taken)
 
     def _await_arrival(self, is_enough: Callable[[], bool], timeout_s: float) -> None:
-        """Waits, with the lock held, until there is enough. A method, so that a test can let others act in between."""
+        """Waits for enough trajectories, with the lock held. It is a method so that tests can intervene."""
         self._arrived.wait_for(is_enough, timeout_s)
 
     def close(self) -> None:
-        """Refuses every further rollout, and ends all waits. The rollouts in the queue can still be taken."""
+        """Refuses further rollouts, and ends all waits. Queued rollouts can still be taken."""
         with self._lock:
             self._room.close()
             self._wake()

@@ -1,4 +1,4 @@
-"""Decides which rollouts are in a queue, and which wait for room: a state machine without threads and clocks."""
+"""Decides which rollouts are in a queue, and which wait for room: a state machine without threads or clocks."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,17 +8,17 @@ from rollcast.services.rollouts.rollouts import Rollout
 
 
 class Turn:
-    """The place of a rollout among those that wait for room; its queue alone changes it.
+    """The place of a rollout in the line for room. Only the queue changes it.
 
     Attributes:
         rollout: The rollout.
-        arrived_at: The time at which it came, by `time.monotonic`.
-        is_in: Whether it is in the queue; None: it waits.
+        arrived_at: The rollout's time of arrival, by `time.monotonic`.
+        is_in: True if the rollout is in the queue; None while it waits.
 
     Args:
         rollout: The rollout.
-        arrived_at: The time at which it came.
-        decided: Called once when the wait is over, with the queue's lock held: it must not call the queue.
+        arrived_at: Its time of arrival.
+        decided: Called once at the end of the wait, under the queue's lock. It must not call the queue.
     """
 
     __slots__ = ("_decided", "arrived_at", "is_in", "rollout")
@@ -33,14 +33,14 @@ class Turn:
         """Ends the wait.
 
         Args:
-            is_in: Whether the rollout is in the queue.
+            is_in: True if the rollout is in the queue.
         """
         self.is_in = is_in
         self._decided()
 
 
 class Taken(NamedTuple):
-    """Trajectories that were taken: the arguments of a `RolloutSlice`."""
+    """Taken trajectories: the arguments of a `RolloutSlice`."""
 
     rollout: Rollout
     start: int
@@ -49,22 +49,22 @@ class Taken(NamedTuple):
 
 
 class Room:
-    """The rollouts of a queue, and the room for others, counted in trajectories. `RolloutQueue` holds its lock.
+    """The rollouts of a queue and its free room, counted in trajectories. `RolloutQueue` holds the lock.
 
-    Invariant: the trajectories that are queued, were taken and keep their room, or are promised room never exceed the
-    capacity plus the trajectories that the consumer lacks for its batch. There is one exception: a rollout without a
-    reservation for which the consumer waits, or that is larger than the queue, may exceed it by its own size at most.
-    Promises alone never exceed the capacity. While the consumer waits, queued rollouts that it will take leave their
-    room to promises. The trajectories that it still lacks are never promised, because other rollouts may fill them
-    first.
+    Invariant: a bound limits trajectories that are queued, keep their room after `take`, or have promised room.
+    The bound is the capacity plus the trajectories that the consumer lacks for its batch. One exception is a rollout
+    without a reservation for which the consumer waits, or that is larger than the queue. Such a rollout may exceed the
+    bound by at most its own size. Promises alone never exceed the capacity. While the consumer waits, the room of
+    rollouts that are queued for its batch may be promised. The room that the batch still lacks is never promised,
+    because other rollouts may take it first.
 
     Attributes:
         capacity: The capacity in trajectories.
-        size: The trajectories that are queued.
-        n_kept: The trajectories that were taken, and keep their room.
-        turns: The rollouts that wait for room, in the order in which they came.
-        n_awaited: The trajectories that the consumer waits for; 0 while it does not wait.
-        is_closed: Whether every further rollout is refused.
+        size: The number of queued trajectories.
+        n_kept: The number of taken trajectories that keep their room.
+        turns: The rollouts that wait for room, in order of arrival.
+        n_awaited: The number of trajectories for which the consumer waits; 0 while it does not wait.
+        is_closed: True if further rollouts are refused.
     """
 
     __slots__ = (
@@ -95,11 +95,11 @@ class Room:
         self._is_wanted = False
 
     def offer(self, turn: Turn, n_reserved: int) -> None:
-        """Takes a rollout in, refuses it, or lets it wait; its turn says which.
+        """Takes a rollout, refuses it, or registers it as waiting; its turn holds the outcome.
 
         Args:
-            turn: The rollout's turn. It is not told of a decision that is made now.
-            n_reserved: The trajectories that `reserve` set aside for this rollout, at least its own; 0 if none.
+            turn: The rollout's turn. An immediate decision does not call `decided`.
+            n_reserved: The trajectories reserved for this rollout, at least its own number; 0: none.
         """
         self._n_reserved -= n_reserved
         if self.is_closed:
@@ -113,17 +113,17 @@ class Room:
             self.turns.append(turn)
 
     def withdraw(self, turn: Turn) -> None:
-        """Ends the wait of a rollout, without telling its turn; changes nothing if it has ended."""
+        """Ends the wait of a rollout without calling `decided`. Does nothing if the wait is over."""
         if turn.is_in is None:
             self.turns.remove(turn)
             turn.is_in = False
             self._let_in()
 
     def reserve(self, n_trajectories: int) -> bool:
-        """Sets room aside for a coming rollout; returns False if there is none.
+        """Reserves room for a coming rollout; returns False if no room is left.
 
-        At most `capacity` trajectories are promised room or queued for a later batch than the one that the consumer
-        waits for, so a rollout with a reservation always fits.
+        At most `capacity` trajectories are promised room or queued for a batch after the consumer's next one. So a
+        rollout with a reservation always fits.
         """
         n_left_queued = max(0, self.size - self.n_awaited) + self.n_kept
         if n_left_queued + self._n_reserved + n_trajectories > self.capacity:
@@ -132,25 +132,25 @@ class Room:
         return True
 
     def release(self, n_trajectories: int) -> None:
-        """Gives a reservation back."""
+        """Cancels a reservation."""
         self._n_reserved -= n_trajectories
         self._let_in()
 
     def begin_wait(self, n_trajectories: int) -> None:
-        """Notes the number of trajectories that the consumer waits for, until it takes some."""
+        """Records the number of trajectories for which the consumer waits, until the next `take`."""
         self.n_awaited, self._is_wanted = n_trajectories, True
         if self.turns:
             self._let_in()
 
     def is_enough(self, n_trajectories: int) -> bool:
-        """Returns whether the consumer has to wait no longer for so many trajectories.
+        """Returns whether the consumer can stop waiting for a number of trajectories.
 
-        It has enough trajectories, or none can come before it takes the queued ones.
+        Either enough trajectories are queued, or no more can arrive before the consumer takes the queued trajectories.
         """
         return self.is_closed or self.size >= n_trajectories or bool(self.turns and self._rollouts)
 
     def take(self, max_trajectories: int, *, keep_room: bool) -> Taken | None:
-        """Takes up to `max_trajectories` of the oldest rollout; None if there is none.
+        """Takes up to `max_trajectories` trajectories of the oldest rollout; None if no rollout is queued.
 
         Args:
             max_trajectories: The most trajectories to take.
@@ -182,12 +182,12 @@ class Room:
         return Taken(head, start, stop, arrived_at)
 
     def give_room(self) -> None:
-        """Gives up the room of the trajectories that were taken and keep it."""
+        """Frees the room that taken trajectories keep."""
         self.n_kept = 0
         self._let_in()
 
     def close(self) -> None:
-        """Refuses every rollout that waits, and every further one. Those in the queue can still be taken."""
+        """Refuses waiting and further rollouts. Queued rollouts can still be taken."""
         self.is_closed = True
         for turn in self.turns:
             turn.decide(is_in=False)
@@ -198,7 +198,7 @@ class Room:
         self.size += turn.rollout.n_envs
 
     def _let_in(self) -> None:
-        """Lets in the rollouts that wait, as far as there is room."""
+        """Admits waiting rollouts while there is room."""
         while self.turns and self._fits(self.turns[0].rollout.n_envs):
             turn = self.turns.popleft()
             self._append(turn)

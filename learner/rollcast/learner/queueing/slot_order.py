@@ -1,4 +1,4 @@
-"""Puts rollouts into a fixed order, by sequence and slot, in whichever order they arrive."""
+"""Sorts rollouts by sequence and slot, regardless of their order of arrival."""
 
 from collections.abc import Callable
 
@@ -10,28 +10,28 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 class SlotOrder:
     """A sorter of whole rollouts: by sequence, then by the actor's slot. For one thread.
 
-    If actors play rollout s with policy version s, a batch of one rollout per actor is then the same in every run, no
-    matter which actor was faster.
+    If actors play rollout s with policy version s, a batch of one rollout per actor is the same in every run,
+    regardless of the actors' speeds.
 
     Args:
-        n_slots: The number of actors, in the slots from 0.
-        slot_of: Returns the slot of an actor, by its name.
+        n_slots: The number of actors; their slots start at 0.
+        slot_of: Returns the slot of an actor of a given name.
     """
 
     def __init__(self, n_slots: int, slot_of: Callable[[str], int]) -> None:
         self._n_slots = n_slots
         self._slot_of = slot_of
         self._arrived: dict[tuple[int, int], RolloutSlice] = {}
-        # The rest of the rollout that is being handed out.
+        # The remaining trajectories of the current rollout.
         self._rest: RolloutSlice | None = None
         self._sequence, self._slot = 1, 0
 
     def add(self, piece: RolloutSlice) -> None:
-        """Adds a whole rollout that has come."""
+        """Adds a whole rollout."""
         self._arrived[piece.rollout.sequence, self._slot_of(piece.rollout.actor_id)] = piece
 
     def take(self, max_trajectories: int) -> RolloutSlice | None:
-        """Returns up to `max_trajectories` of the next rollout; None while that has not come."""
+        """Returns up to `max_trajectories` trajectories of the next rollout; None until it arrives."""
         turn = self._rest
         if turn is None:
             turn = self._arrived.pop((self._sequence, self._slot), None)
@@ -45,14 +45,14 @@ class SlotOrder:
 
 
 def trajectories_of_an_actor(spaces: EnvironmentSpaces, envs_per_actor: int) -> int:
-    """Returns how many trajectories a rollout has.
+    """Returns the number of trajectories in a rollout.
 
     Raises:
         ConfigurationError: The environment has several substeps.
     """
     if len(spaces) > 1:
         raise ConfigurationError(
-            f"deterministic collecting of the substeps {sorted(spaces)} is not supported; expected one: do without "
+            f"deterministic collecting of the substeps {sorted(spaces)} is not supported; expected one: omit "
             "--deterministic, or let the agents share a policy"
         )
     (substep,) = spaces.values()
@@ -60,10 +60,10 @@ def trajectories_of_an_actor(spaces: EnvironmentSpaces, envs_per_actor: int) -> 
 
 
 def actors_in_step(spaces: EnvironmentSpaces, batch_size: int, envs_per_actor: int) -> int:
-    """Returns how many actors fill a batch with one rollout each.
+    """Returns the number of actors that fill a batch with one rollout each.
 
     Raises:
-        ConfigurationError: `batch_size` is no multiple of an actor's trajectories, or the environment has several
+        ConfigurationError: `batch_size` is not a multiple of an actor's trajectories, or the environment has several
             substeps.
     """
     n_trajectories = trajectories_of_an_actor(spaces, envs_per_actor)

@@ -1,4 +1,4 @@
-"""Drops trajectories that are older than `max_policy_lag` allows; counts them, and warns in the log."""
+"""Drops trajectories that are older than `max_policy_lag` allows, counts them, and logs a warning."""
 
 import logging
 import math
@@ -16,13 +16,13 @@ _INTERVAL_S = 60.0
 
 
 class StaleTrajectories:
-    """The count of stale trajectories, and the rule by which they are stale. Any thread may call.
+    """Decides which trajectories are stale, and counts them. Thread-safe.
 
     Attributes:
-        count: The trajectories that were dropped.
+        count: The number of dropped trajectories.
 
     Args:
-        max_policy_lag: Trajectories that are more versions old are stale; None for no limit.
+        max_policy_lag: The age limit in versions; older trajectories are stale. None: no limit.
         clock: Returns monotonic seconds.
     """
 
@@ -38,13 +38,13 @@ class StaleTrajectories:
         """Returns whether trajectories are stale.
 
         Args:
-            policy_lag: The newest version less the version that played them. Below 0 if an actor that outlived its
-                learner sends a rollout by a version that this learner never cast; then they are stale.
+            policy_lag: The newest version minus the version that played them. Negative if an actor sends a rollout by a
+                version of an earlier learner; such trajectories are stale, too.
         """
         return policy_lag < 0 or (self._max_policy_lag is not None and policy_lag > self._max_policy_lag)
 
     def drops(self, n_trajectories: int, *, policy_lag: int) -> bool:
-        """Returns whether trajectories are stale, and counts them if so; see `is_stale`."""
+        """Returns whether trajectories are stale, and counts stale trajectories; see `is_stale`."""
         is_stale = self.is_stale(policy_lag)
         if is_stale:
             self.drop(n_trajectories, policy_lag=policy_lag)
@@ -75,17 +75,17 @@ class StaleTrajectories:
                 self._max_policy_lag,
                 "raise --max-policy-lag, or run fewer or faster actors"
                 if self._max_policy_lag
-                else "run actors that are equally fast, or an algorithm that takes what is older, as appo does",
+                else "run actors that are equally fast, or an algorithm that accepts older ones, such as appo",
             )
             self._n_unreported = 0
 
 
 class FreshDestination:
-    """A `RolloutDestination` that drops stale rollouts, and passes the others on to another destination.
+    """A `RolloutDestination` that drops stale rollouts, and passes fresh rollouts on to another destination.
 
     Args:
         destination: Takes the fresh rollouts.
-        is_stale: Returns whether the given number of a rollout's trajectories are stale, and counts them.
+        is_stale: Returns whether a rollout is stale, and if so counts the given number of trajectories.
     """
 
     def __init__(self, destination: RolloutDestination, is_stale: Callable[[Rollout, int], bool]) -> None:

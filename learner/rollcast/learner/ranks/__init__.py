@@ -1,1 +1,1 @@
-"""Several learners that train one policy together: one process a rank, started by torchrun."""
+"""Several learners that train one policy together: one process for each rank, started by torchrun."""

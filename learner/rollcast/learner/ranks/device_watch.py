@@ -1,4 +1,4 @@
-"""Ends operations of all ranks on a device that would wait for a rank for ever."""
+"""Aborts collective operations on a device that would wait forever for a lost rank."""
 
 import logging
 import time
@@ -12,28 +12,28 @@ from rollcast.services.process.periodic import PeriodicThread
 
 logger = logging.getLogger(__name__)
 
-# It looks so often at the operation that runs.
+# The interval between checks of the running operation.
 _LOOK_S: Final = 0.25
-# An operation that takes longer than this may be one that waits for a rank.
+# The time after which an operation may be waiting for a rank.
 _LONG_S: Final = 2.0
 
 
 class DeviceOperation(Protocol):
-    """An operation that a device has been asked for: torch.distributed's `Work`."""
+    """A started operation on a device: torch.distributed's `Work`."""
 
     def is_completed(self) -> bool:
-        """Returns whether the device has done it, or it has failed; does not wait."""
+        """Returns whether the operation is done or has failed; does not wait."""
 
     def wait(self) -> bool:
-        """Raises RuntimeError if it has failed. The host does not wait."""
+        """Raises RuntimeError if the operation has failed. The host does not wait."""
 
 
 class Aborted(NamedTuple):
-    """An operation that was aborted.
+    """An aborted operation.
 
     Attributes:
-        what: Names it, for people.
-        waited_s: The seconds that the device had waited.
+        what: The operation's name, for messages.
+        waited_s: The seconds that the device waited.
     """
 
     what: str
@@ -48,18 +48,18 @@ class _Running:
 
 
 class DeviceWatch:
-    """Watches the operations of all ranks on a device, in a thread.
+    """Watches the collective operations on a device, in a thread.
 
-    NCCL's operations return to the host at once, and the device waits for the other ranks: no call raises when one of
-    them is gone. The host may wait for the device then, for ever. Once an operation has run too long or has failed, or
-    another rank has ended, all of them are aborted. The host continues until its next operation, which raises.
+    NCCL's operations return to the host at once, and the device waits for the other ranks. So no call raises if a rank
+    is gone. The host may then wait for the device forever. If an operation takes too long or fails, or another rank
+    ends, all operations are aborted. The host continues until its next operation, which raises.
 
-    Invariant: an operation is aborted no earlier than `timeout_s` after its call, unless it has failed, or a rank has
-    ended.
+    Invariant: no operation is aborted earlier than `timeout_s` after its call, unless an operation fails or a rank
+    ends.
 
     Args:
-        abort: Ends all operations on the device, so that its stream continues; their results are meaningless.
-        has_rank_ended: Returns whether another rank has said that it ends.
+        abort: Ends all operations on the device, so that its stream continues. Their results are undefined.
+        has_rank_ended: Returns whether another rank has announced its end.
         device: The device.
         timeout_s: The seconds that an operation may take.
     """
@@ -78,9 +78,9 @@ class DeviceWatch:
         self._timeout_s = timeout_s
         # The last operation that the host has asked for; the trainer's thread replaces it.
         self._newest: _Running | None = None
-        # One that has not ended at the last look, perhaps an earlier one. They end in their order.
+        # The operation that was running at the last check. Operations end in order.
         self._watched: _Running | None = None
-        # The last one that was seen to have ended as it should.
+        # The last operation that is known to have succeeded.
         self._passed: _Running | None = None
         self._aborted: Aborted | None = None
         self._thread = PeriodicThread(self._look, _LOOK_S, name="ranks-device")
@@ -88,15 +88,15 @@ class DeviceWatch:
 
     @property
     def aborted(self) -> Aborted | None:
-        """The operation that was aborted; None: there is none."""
+        """The aborted operation; None: no abort."""
         return self._aborted
 
     def note(self, operation: DeviceOperation, what: str) -> None:
-        """Watches an operation that the device has just been asked for.
+        """Watches an operation that has just started.
 
         Args:
             operation: The operation.
-            what: Names it, for people.
+            what: The operation's name, for messages.
         """
         self._newest = _Running(operation, what, time.monotonic())
 
@@ -108,13 +108,13 @@ class DeviceWatch:
         if self._device.type != "cuda":
             self._check()
             return
-        # A thread begins on the first device: there, asking for an event makes a context, of half a gigabyte.
+        # A thread begins on the first device: an event there would make a context of half a gigabyte.
         with torch.cuda.device(self._device):
             self._check()
 
     def _check(self) -> None:
         if self._watched is None or self._watched.operation.is_completed():
-            # If the one before has failed, all later ones have, too.
+            # If the previous operation has failed, all later ones have, too.
             self._watched = self._newest
         running = self._watched
         if running is None or running is self._passed:
@@ -124,12 +124,14 @@ class DeviceWatch:
             try:
                 running.operation.wait()
             except RuntimeError as error:
-                logger.warning("%s of all ranks has failed: it is aborted: %s", running.what, error)
+                logger.warning("%s of all ranks has failed; aborting it: %s", running.what, error)
                 self._end(running, waited_s)
             else:
                 self._passed = running
         elif waited_s > self._timeout_s or (waited_s > _LONG_S and self._has_rank_ended()):
-            logger.warning("the device has waited %.1f s for %s of all ranks: it is aborted", waited_s, running.what)
+            logger.warning(
+                "the device has waited %.1f s for %s of all ranks; the operation is aborted", waited_s, running.what
+            )
             self._end(running, waited_s)
 
     def _end(self, running: _Running, waited_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Makes batches without any transition, for a rank that has no data while others have."""
+"""Makes batches without transitions, for a rank without data."""
 
 from typing import Any
 
@@ -19,17 +19,17 @@ from rollcast.services.spaces.spaces import space_leaves
 def empty_batch(
     policy: TorchPolicy, *, n_steps: int, batch_size: int, device: str, from_replay: bool = False, burn_in: int = 0
 ) -> Batch:
-    """Returns a batch in which no row is a transition: it has no weight in any mean, and its gradient is 0.
+    """Returns a batch without transitions: it has no weight in any mean, and its gradient is 0.
 
-    Its shapes are those of a batch with data, because all ranks do the same operations. Its observations and actions
-    are possible ones, and all actions are allowed, so that no number is NaN.
+    It has the shapes of a batch with data, because all ranks perform the same operations. Its observations and
+    actions are valid, and all actions are allowed, so that no result is NaN.
 
     Args:
-        policy: The policy that learns, of one substep.
+        policy: The policy in training, of one substep.
         n_steps: T.
         batch_size: B.
         device: The device for the batch.
-        from_replay: True for a batch of transitions from a replay buffer, which has frame stacks whole.
+        from_replay: True for a batch of transitions from a replay buffer, which has complete frame stacks.
         burn_in: See `Batch`.
     """
     ((key, substep),) = policy.spaces.items()
@@ -77,7 +77,7 @@ def empty_batch(
 
 
 def _possible(space: Space[object]) -> NDArray[np.generic]:
-    """Returns an element of a space; of an action mask, the one that allows everything."""
+    """Returns an element of a space; for an action mask, the one that allows all actions."""
     if isinstance(space, Box):
         one = np.clip(np.ones(space.shape), space.low.astype(np.float64), space.high.astype(np.float64))
         return np.asarray(one.astype(space.dtype))
@@ -85,5 +85,5 @@ def _possible(space: Space[object]) -> NDArray[np.generic]:
         return np.asarray(space.start, space.dtype)
     if isinstance(space, MultiDiscrete):
         return np.asarray(space.start, space.dtype)
-    assert isinstance(space, MultiBinary), f"{space} is no leaf"
+    assert isinstance(space, MultiBinary), f"{space} is not a leaf"
     return np.ones(space.shape, space.dtype)

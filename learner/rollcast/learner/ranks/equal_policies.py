@@ -8,14 +8,14 @@ from rollcast.actor.policies.exploration import without_exploration
 from rollcast.services.errors import RollcastError
 from rollcast.services.policies.policies import PolicyState
 
-# A digest travels as numbers of so many bytes, which a float64 holds exactly.
+# The number of bytes of a digest, which a float64 holds exactly.
 _DIGEST_BYTES: Final = 6
 
 
 def policy_digest(state: PolicyState) -> int:
     """Returns a digest of a policy's weights, mean and variance, which a float64 holds exactly; never 0.
 
-    The exploration of actors is left out: it depends on how full the buffer of each rank is.
+    The exploration of actors is omitted, because it depends on how full each rank's buffer is.
     """
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for name, array in sorted(without_exploration(state).items()):
@@ -28,11 +28,11 @@ def check_equal(digests: Sequence[int], n_round: int) -> None:
     """Checks that all ranks have the same policy.
 
     Args:
-        digests: The digest of each rank's policy; 0 if they are not compared in this round.
+        digests: The digest of each rank's policy; 0: no comparison in this round.
         n_round: The number of the round.
 
     Raises:
-        RollcastError: They differ.
+        RollcastError: The digests differ.
     """
     other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if other:

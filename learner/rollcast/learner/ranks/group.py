@@ -1,4 +1,4 @@
-"""Connects the ranks of a run with torch.distributed: collective operations, each with a deadline."""
+"""Connects the ranks of a run with torch.distributed: collective operations with deadlines."""
 
 import contextlib
 import json
@@ -20,28 +20,28 @@ from rollcast.learner.ranks.rank_info import RankInfo
 from rollcast.services.errors import ConfigurationError, MismatchError, RankLostError
 from rollcast.services.version import software_version
 
-# A rank tells the others so often where it is. It is gone for them after so long without news.
+# The interval between a rank's reports, and the silence after which it counts as gone.
 _BEAT_S: Final = 0.25
 _SILENCE_S: Final = 2.0
-# The store answers within a millisecond: one that has to say who is gone, and has not answered for so long, is gone.
+# The store usually answers within a millisecond. After this time without an answer, it counts as gone.
 _ANSWER_S: Final = 5.0
-# NCCL's own deadline is so much later than that of `DeviceWatch`, which is to come first.
+# The time by which NCCL's own deadline follows that of `DeviceWatch`, which should act first.
 _AFTER_WATCH_S: Final = 600.0
-# NCCL's watchdog ends the process when an operation fails, unless this is 0: then `DeviceWatch` finds who is gone.
+# NCCL's watchdog ends the process when an operation fails, unless this is 0: then `DeviceWatch` finds the lost rank.
 # torchrun sets it to 1.
 _WATCHDOG: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-# After such an error torch also has every rank write what it did last. A process that ends would wait for that, for
-# up to 8 minutes; and ranks that torchrun starts again find the request in the store, and are ended by it.
+# After such an error, torch also makes every rank write its last operations. A process that ends would wait up to 8
+# minutes for that. Restarted ranks would find the request in the store, and end.
 _DUMPS: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 # NCCL connects for each of its algorithms when it first needs it, and the host waits then, unless this is 0.
 _CONNECTS_LATE: Final = "NCCL_RUNTIME_CONNECT"
-# Ranks whose settings differ wait so long for the others to see it.
+# The time for which a rank with differing settings waits for the others to compare.
 _COMPARED_S: Final = 5.0
-# The error of a rank that has ended is told to the others, cut to so many characters.
+# The largest number of characters in an ended rank's error.
 _MAX_ERROR: Final = 300
-# The words of a rank about itself are cut to so many characters.
+# The largest number of characters in a rank's report.
 _MAX_WORD: Final = 1000
-# A text that is waited for is looked for so often.
+# The interval between checks for an awaited text.
 _LOOK_S: Final = 0.05
 
 _CPU: Final = torch.device("cpu")
@@ -52,10 +52,10 @@ Backend = Literal["auto", "gloo", "nccl"]
 
 
 def choose_backend(name: Backend, device: torch.device) -> str:
-    """Returns the backend for tensors on a device: of `auto` NCCL on CUDA, and gloo on the CPU.
+    """Returns the backend for tensors on a device; `auto` means NCCL on CUDA and gloo on the CPU.
 
     Raises:
-        ConfigurationError: NCCL was asked for, and the device is not CUDA, or torch has no NCCL.
+        ConfigurationError: The name is `nccl`, and the device is not CUDA or torch has no NCCL.
     """
     can_nccl = device.type == "cuda" and distributed.is_nccl_available()
     if name == "nccl" and not can_nccl:
@@ -69,13 +69,13 @@ def choose_backend(name: Backend, device: torch.device) -> str:
 
 
 class _Word(NamedTuple):
-    """The last word of a rank.
+    """The last report of a rank.
 
     Attributes:
-        n_operations: The operations of all ranks that it has begun.
-        doing: The work that it does, or did last.
-        beat: Counts its signs of life.
-        ended: The reason for which it has ended; empty: it has not.
+        n_operations: The number of collective operations that it has begun.
+        doing: Its present or last work.
+        beat: The number of its reports.
+        ended: The reason for its end; empty: it has not ended.
     """
 
     n_operations: int
@@ -85,11 +85,11 @@ class _Word(NamedTuple):
 
 
 class Group:
-    """The ranks of a run, and their joint operations. This base class is a single rank, which waits for no other.
+    """The ranks of a run, and their collective operations. This base class is a single rank that waits for no other.
 
     Attributes:
-        rank: The number of this rank.
-        n_ranks: W.
+        rank: The number of this rank, 0 to W - 1.
+        n_ranks: W, the number of ranks.
     """
 
     rank = 0
@@ -98,11 +98,11 @@ class Group:
     def sum(self, values: Tensor, what: str) -> None:
         """Replaces values, of any shape, by their sum over all ranks.
 
-        Every rank calls this, `gather` and `broadcast` in the same order, one thread at a time: the trainer's.
+        Every rank calls this, `gather` and `broadcast` in the same order, from one thread at a time: the trainer's.
 
         Args:
             values: A tensor on the CPU, or on the device of the backend.
-            what: Names the operation, for the error of a rank that waits for another.
+            what: The operation's name, for the error if another rank is missing.
 
         Raises:
             RankLostError: Another rank is gone, or has not called in time.
@@ -117,58 +117,58 @@ class Group:
         """Replaces values by rank 0's; see `sum`."""
 
     def note(self, key: str, text: str) -> None:
-        """Notes a text for all ranks, in place of the one before. Any thread may call.
+        """Stores a text for all ranks, in place of the previous text. Thread-safe.
 
-        Trust no noted text: anyone who reaches the store of the ranks can write there.
+        Do not trust stored texts: any process that reaches the store of the ranks can write them.
 
         Raises:
-            RankLostError: The store is gone, with the process that served it, or has not answered in time.
+            RankLostError: The process that serves the store is gone, or has not answered in time.
         """
 
     def noted(self, key: str) -> str | None:
-        """Returns the text that a rank has noted; None: none has. Any thread may call; see `note`."""
+        """Returns a text that a rank has stored; None if no text is stored. Thread-safe; see `note`."""
         del key
         return None
 
     def tell(self, name: str, text: str) -> None:
-        """Leaves a text of this rank for the others; see `note`."""
+        """Stores a text of this rank for the other ranks; see `note`."""
         self.note(f"{name}/{self.rank}", text)
 
     def told(self, name: str, rank: int, *, what: str, timeout_s: float | None = None) -> str:
-        """Waits for the text that a rank leaves, and returns it. Any thread may call.
+        """Waits for a text from a rank, and returns it. Thread-safe.
 
         Args:
             name: See `tell`.
-            rank: The rank that leaves it.
-            what: Names what is waited for, for errors.
-            timeout_s: The seconds to wait; None for those of the group.
+            rank: The rank that stores it.
+            what: The object of the wait, for errors.
+            timeout_s: The seconds to wait; None: the group's timeout.
 
         Raises:
-            RankLostError: It has not come in time, or the store is gone.
+            RankLostError: The text has not come in time, or the store is gone.
         """
         raise RankLostError(f"there is no rank {rank}: this learner is alone; expected no wait for {what} ({name})")
 
     def describe_by(self, describe: Callable[[], tuple[str, str]]) -> None:
-        """Tells the other ranks what this one does, from now on.
+        """Reports the work of this rank to the other ranks from now on.
 
         Args:
-            describe: Returns, in words, what this rank does now, and when: two parts, of which the other ranks leave
-                out the first while it waits for one of them. Any thread may call it.
+            describe: Returns what this rank does now, and when, as two texts. While this rank waits for another one,
+                its reports omit the first. Any thread may call it.
         """
 
 
 class RankGroup(Group):
     """The connection of this process to the other ranks of its run.
 
-    A rank that is gone, or does not call in time, ends the others with a `RankLostError` that names it and says where
-    it was last seen.
+    If a rank is gone, or does not call in time, the others end with a `RankLostError` that names the lost rank and its
+    last report.
 
     Args:
         place: The place of this process.
-        timeout_s: The seconds that an operation may take, waiting for other ranks included.
+        timeout_s: The seconds that an operation may take, including waits for other ranks.
 
     Raises:
-        RankLostError: Not all ranks have come in time.
+        RankLostError: Not all ranks have joined in time.
     """
 
     def __init__(self, place: RankInfo, *, timeout_s: float) -> None:
@@ -186,11 +186,11 @@ class RankGroup(Group):
         # The thing that an operation of all ranks waits for; empty: none runs.
         self._operating = ""
         self._ended = threading.Event()
-        # Why this rank ends, for the others.
+        # The reason for this rank's end, for the others.
         self._farewell = ""
-        # Why the store is gone; empty: it is there.
+        # The reason for the loss of the store; empty: it is available.
         self._store_lost = ""
-        # A connection of its own: a call that waits keeps the others of its connection waiting.
+        # A separate connection, because a waiting call blocks others on its connection.
         self._beats = threading.Thread(target=self._beat, args=(self._connect(),), name="rollcast-ranks", daemon=True)
         self._beats.start()
 
@@ -206,7 +206,7 @@ class RankGroup(Group):
         """Leaves the group. Idempotent.
 
         Args:
-            error: The error with which this rank ends: ranks that wait for it say so.
+            error: The error that ends this rank, for the messages of waiting ranks.
         """
         if error is not None and not self._farewell:
             self._farewell = _reason(error)
@@ -227,10 +227,10 @@ class RankGroup(Group):
         """Checks that every rank has the same version of the software and the same settings.
 
         Args:
-            settings: The settings that have to be equal, by their options, in JSON's types.
+            settings: The settings that must be equal, by option, as JSON values.
 
         Raises:
-            MismatchError: They differ; the message names the rank, the setting and both values.
+            MismatchError: Settings differ; the message names the rank, the setting and both values.
         """
         own = {"the version of rollcast": software_version(), "the version of torch": torch.__version__, **settings}
         self.tell("settings", json.dumps(own, default=str))
@@ -248,22 +248,22 @@ class RankGroup(Group):
                 )
 
     def _let_others_compare(self) -> None:
-        """Waits until all ranks have the settings of all: the store ends with this process if it serves it."""
+        """Waits until all ranks have all settings: if this process serves the store, the store ends with it."""
         if self._place.hosts_store:
             with contextlib.suppress(RankLostError):
                 for rank in range(self.n_ranks):
                     self.told("compared", rank, what="every rank to compare settings", timeout_s=_COMPARED_S)
 
     def begin(self, backend: str, device: torch.device = _CPU) -> None:
-        """Connects all ranks for the operations below.
+        """Connects all ranks for collective operations.
 
         Args:
-            backend: The backend for tensors on the device. Those in main memory always go through gloo, so that what
-                the ranks agree on waits for no device.
+            backend: The backend for tensors on the device. Tensors in main memory always use gloo, so that agreements
+                between ranks wait for no device.
             device: The device of this rank.
 
         Raises:
-            RankLostError: Not all ranks have come in time.
+            RankLostError: Not all ranks have joined in time.
         """
         timeout = timedelta(seconds=self._timeout_s)
         with self._operation("the connection of all ranks"):
@@ -294,7 +294,7 @@ class RankGroup(Group):
             )
 
     def sum(self, values: Tensor, what: str) -> None:
-        """Sums them up over all ranks; see `Group.sum`."""
+        """Sums values over all ranks; see `Group.sum`."""
         with self._operation(what):
             group = self._group_of(values)
             self._end(distributed.all_reduce(values, group=group, async_op=True), group, what)
@@ -314,7 +314,7 @@ class RankGroup(Group):
             self._end(distributed.broadcast(values, src=0, group=group, async_op=True), group, what)
 
     def note(self, key: str, text: str) -> None:
-        """Notes a text in the store; see `Group.note`."""
+        """Stores a text for all ranks; see `Group.note`."""
         with self._store_errors(f"noting {key}"):
             _within(self._timeout_s, lambda: self._store.set(key, text))
 
@@ -329,7 +329,7 @@ class RankGroup(Group):
         began = time.monotonic()
         while True:
             with self._store_errors(f"looking for rank {rank}"):
-                # The word before the text: a rank may leave it and end.
+                # The report is read before the text, because a rank may store the text and then end.
                 word, text = _within(self._timeout_s, lambda: (self._last_word(rank), self._read(f"{name}/{rank}")))
             if text is not None:
                 return text
@@ -337,34 +337,34 @@ class RankGroup(Group):
             if waited_s > timeout_s or (word is not None and word.ended):
                 raise RankLostError(
                     f"rank {self.rank} of {self.n_ranks} waited {waited_s:.1f} s for {what}, and rank {rank} has "
-                    f"{_where(word)}; expected it within {timeout_s:g} s, of all ranks together; look at the log of "
+                    f"{_where(word)}; expected all ranks within {timeout_s:g} s; look at the log of "
                     f"rank {rank}, or raise --ranks.timeout-s"
                 )
             self._ended.wait(_LOOK_S)
 
     def describe_by(self, describe: Callable[[], tuple[str, str]]) -> None:
-        """Has the other ranks told what this one does; see `Group.describe_by`."""
+        """Reports the work of this rank to the other ranks; see `Group.describe_by`."""
         self._describe = describe
 
     def _group_of(self, values: Tensor) -> ProcessGroup | None:
-        """Returns the group for a tensor; None: the one of main memory."""
+        """Returns the group for a tensor; None: the group of main memory."""
         return None if values.device.type == "cpu" else self._device_group
 
     def _end(self, work: Work, group: ProcessGroup | None, what: str) -> None:
-        """Waits for an operation: on a device, its stream waits, and the host continues."""
+        """Waits for an operation. On a device, the device's stream waits, and the host continues."""
         work.wait()
         if group is not None and self._watch is not None:
             self._watch.note(work, what)
 
     def _abort_device(self) -> None:
-        """Ends all operations on the device. Any thread may call; idempotent."""
+        """Ends all operations on the device. Thread-safe and idempotent."""
         with self._abort_lock:
             is_aborted, self._is_aborted = self._is_aborted, True
         if self._device_group is not None and not is_aborted:
             _abort_process_group(self._device_group)
 
     def _has_rank_ended(self) -> bool:
-        """Returns whether another rank has said that it ends, or the store is gone."""
+        """Returns whether another rank has announced its end, or the store is gone."""
         try:
             words = _within(_ANSWER_S, self._words)
         except (RuntimeError, TimeoutError):
@@ -407,7 +407,7 @@ class RankGroup(Group):
         try:
             yield
         except (RuntimeError, TimeoutError) as error:
-            # A thread that waits for the device, such as the one that publishes, must come to its end, too.
+            # A thread that waits for the device, such as the publisher's, must also end.
             self._abort_device()
             raise RankLostError(self._lost(what, time.monotonic() - began, error)) from error
         finally:
@@ -427,11 +427,11 @@ class RankGroup(Group):
     def _without_store(self, when: str, why: str) -> str:
         return (
             f"rank {self.rank} of {self.n_ranks} has lost the store of the ranks {when}; expected torchrun or rank 0 "
-            f"to serve it until the end; look at the log of the one, or of the other: {why}"
+            f"to serve it until the end; look at its log: {why}"
         )
 
     def _lost(self, what: str, waited_s: float, error: Exception) -> str:
-        """Describes, in words, which rank an operation has waited for."""
+        """Describes the rank for which an operation has waited."""
         try:
             before = _within(_ANSWER_S, self._words)
             threading.Event().wait(_SILENCE_S)
@@ -447,7 +447,7 @@ class RankGroup(Group):
                 found.append(f"rank {rank} has {_where(word)}")
             elif word == before[rank]:
                 found.append(
-                    f"rank {rank} does not answer any more, and was last at: {word.doing} (as it says "
+                    f"rank {rank} no longer answers; it last reported: {word.doing} (it reports "
                     f"{1 / _BEAT_S:.0f} times a second)"
                 )
             elif word.n_operations < self._n_operations:
@@ -459,23 +459,23 @@ class RankGroup(Group):
         )
 
     def _words(self) -> dict[int, _Word | None]:
-        """Returns the last word of each other rank."""
+        """Returns the last report of each other rank."""
         return {rank: self._last_word(rank) for rank in range(self.n_ranks) if rank != self.rank}
 
     def _last_word(self, rank: int) -> _Word | None:
-        """Returns the last word of a rank; None: it has never said any that can be read."""
+        """Returns the last report of a rank; None: no readable report exists."""
         try:
             n_operations, doing, beat, ended = json.loads(self._read(f"beat/{rank}") or "")
             return _Word(int(n_operations), str(doing)[:_MAX_WORD], int(beat), str(ended)[:_MAX_WORD])
         except (ValueError, TypeError, RecursionError):
-            # Nothing, or not a rank's: anybody writes there who reaches the store.
+            # None, or not from a rank: any process that reaches the store can write there.
             return None
 
     def _read(self, key: str) -> str | None:
         return self._store.get(key).decode(errors="replace") if self._store.check([key]) else None
 
     def _beat(self, store: Store) -> None:
-        """Tells the other ranks, again and again, where this one is, and at last why it ends."""
+        """Reports the state of this rank to the others repeatedly, and at last the reason for its end."""
         beat, is_over = 0, False
         while not is_over:
             is_over, beat = self._ended.is_set(), beat + 1
@@ -492,13 +492,13 @@ class RankGroup(Group):
 
 
 def _within(timeout_s: float, call: Callable[[], Answer]) -> Answer:
-    """Returns what a call of the store returns.
+    """Returns the result of a call of the store.
 
-    A thread makes it that may be left behind: where the process that serves the store is frozen, torch's calls end
-    neither at their own deadlines nor by a signal.
+    A thread makes the call and may be left behind: if the store's process is frozen, neither deadlines nor signals end
+    torch's calls.
 
     Raises:
-        TimeoutError: There is no answer after so many seconds.
+        TimeoutError: There is no answer within `timeout_s`.
     """
     answer: Future[Answer] = Future()
 
@@ -519,12 +519,12 @@ def _where(word: _Word | None) -> str:
     if word is None:
         return "never answered"
     if word.ended:
-        return f"ended: {word.ended}; it was last at: {word.doing}"
-    return f"not come, and is at: {word.doing}"
+        return f"ended: {word.ended}; it last reported: {word.doing}"
+    return f"not arrived; it reports: {word.doing}"
 
 
 def _reason(error: BaseException) -> str:
-    """Returns why a rank ends, in one line."""
+    """Returns the reason for a rank's end, in one line."""
     if isinstance(error, RankLostError):
         return "it has lost another rank, too"
     line = f"{type(error).__name__}: {_first_line(error)}"

@@ -1,4 +1,4 @@
-"""Makes one checkpoint of the parts that several ranks write, each in its own folder: all of it, or nothing."""
+"""Makes one checkpoint from the parts that several ranks write, each in its own folder: a whole checkpoint or none."""
 
 import json
 import shutil
@@ -16,16 +16,16 @@ _PART_TIMEOUT_S: Final = 600.0
 
 
 def part_of(checkpoint: Path, rank: int) -> Path:
-    """Returns the folder of a rank's part: rank 0's is the checkpoint itself."""
+    """Returns the folder of a rank's part. Rank 0's folder is the checkpoint itself."""
     return checkpoint if rank == 0 else checkpoint / f"rank{rank}"
 
 
 class FirstStore(CheckpointStore):
-    """The store of rank 0: a checkpoint is committed once every rank has written its part.
+    """The store of rank 0: a checkpoint is committed after every rank has written its part.
 
     Args:
         path: See `CheckpointStore`.
-        keep: Likewise.
+        keep: See `CheckpointStore`.
         group: Connects the ranks.
     """
 
@@ -35,7 +35,7 @@ class FirstStore(CheckpointStore):
         self._n_staged = 0
 
     def stage(self, n_updates: int) -> Path:
-        """Makes a folder, and tells the other ranks of it; see `CheckpointStore.stage`."""
+        """Makes a folder, and announces it to the other ranks; see `CheckpointStore.stage`."""
         self._n_staged += 1
         name = f"checkpoint{self._n_staged}/staged"
         try:
@@ -58,7 +58,7 @@ class FirstStore(CheckpointStore):
 
         Raises:
             OSError: A part cannot be written.
-            RankLostError: A part has not come in time.
+            RankLostError: A part is not written in time.
         """
         every = dict(digests)
         for rank in range(1, self._group.n_ranks):
@@ -70,13 +70,13 @@ class FirstStore(CheckpointStore):
         return path
 
     def abandon(self, staged: Path, error: BaseException) -> None:
-        """Removes a staged folder, and tells the other ranks why; see `CheckpointStore.abandon`."""
+        """Removes a staged folder, and tells the other ranks the reason; see `CheckpointStore.abandon`."""
         _tell(self._group, f"checkpoint{self._n_staged}/committed", error=error)
         super().abandon(staged, error)
 
 
 class PartStore(CheckpointStore):
-    """The store of another rank: its checkpoints are parts of those of rank 0.
+    """The store of any other rank. Its checkpoints are parts of rank 0's checkpoints.
 
     Args:
         path: See `CheckpointStore`.
@@ -89,23 +89,23 @@ class PartStore(CheckpointStore):
         self._n_staged = 0
 
     def tidy(self) -> None:
-        """Leaves the folder as it is: rank 0 tidies it."""
+        """Does nothing: rank 0 tidies the folder."""
 
     def remove_after(self, checkpoint: Path) -> None:
-        """Leaves the folder unchanged: rank 0 removes records that are too new."""
+        """Does nothing: rank 0 removes checkpoints that are too new."""
 
     def stage(self, n_updates: int) -> Path:
-        """Makes the folder of the part in the one that rank 0 has made.
+        """Makes the part's folder inside rank 0's folder.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: The folder cannot be made.
         """
         self._n_staged += 1
         what = f"rank 0 to begin the checkpoint after {n_updates} updates"
         staged = Path(_told(self._group, f"checkpoint{self._n_staged}/staged", 0, what)["path"])
         if not staged.is_dir():
             raise OSError(
-                f"{staged}, which rank 0 has made, is not there for rank {self._group.rank}; expected the run's "
+                f"{staged}, which rank 0 has made, does not exist for rank {self._group.rank}; expected the run's "
                 "folder on a file system that all ranks share; choose such a --run-dir"
             )
         part = part_of(staged, self._group.rank)
@@ -120,11 +120,11 @@ class PartStore(CheckpointStore):
         previous: Path | None = None,
         digests: Mapping[Path, str] = MappingProxyType({}),
     ) -> Path:
-        """Tells rank 0 that the part is written, waits until it has committed, and returns the part's folder.
+        """Tells rank 0 that the part is written, waits for the commit, and returns the part's folder.
 
         Raises:
             OSError: Rank 0 could not commit.
-            RankLostError: It has not done so in time.
+            RankLostError: Rank 0 has not committed in time.
         """
         del previous  # rank 0 compares with its own
         known = {str(path.relative_to(staged.parent)): digest for path, digest in digests.items()}
@@ -134,7 +134,7 @@ class PartStore(CheckpointStore):
         return part_of(Path(committed["path"]), self._group.rank)
 
     def abandon(self, staged: Path, error: BaseException) -> None:
-        """Tells rank 0 why there is no part; rank 0 removes the folder."""
+        """Tells rank 0 why the part is missing; rank 0 removes the folder."""
         _tell(self._group, f"checkpoint{self._n_staged}/part", error=error)
         shutil.rmtree(staged, ignore_errors=True)
 
@@ -144,11 +144,11 @@ def _tell(group: Group, name: str, *, error: BaseException | None = None, **answ
 
 
 def _told(group: Group, name: str, rank: int, what: str) -> dict[str, Any]:
-    """Returns what a rank has told.
+    """Returns a rank's answer.
 
     Raises:
-        OSError: It has told an error.
-        RankLostError: It has told nothing in time.
+        OSError: The answer is an error.
+        RankLostError: There is no answer in time.
     """
     answer: dict[str, Any] = json.loads(group.told(name, rank, what=what, timeout_s=_PART_TIMEOUT_S))
     if "error" in answer:

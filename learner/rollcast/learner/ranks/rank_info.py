@@ -1,4 +1,4 @@
-"""Reads the place of this process among the ranks of a run from the variables that torchrun sets."""
+"""Reads the place of this process among the ranks of a run from torchrun's environment variables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ class RankInfo:
     """The place of a process among the ranks of a run.
 
     Attributes:
-        rank: Its number, from 0.
+        rank: The number of the process, from 0.
         n_ranks: W, at least 2.
         n_local_ranks: The ranks on this machine, which share its cores.
-        local_rank: Its number among these.
+        local_rank: The number of the process among the ranks on this machine.
         host: The host of the store through which the ranks find each other.
         port: The store's port.
-        attempt: The number of times that torchrun has started the ranks again.
-        hosts_store: True if this process has to serve the store: rank 0, unless torchrun serves it.
+        attempt: The number of times that torchrun has restarted the ranks.
+        hosts_store: True if this process must serve the store: rank 0, unless torchrun serves it.
     """
 
     rank: int
@@ -35,13 +35,13 @@ class RankInfo:
 
 
 def rank_info(variables: Mapping[str, str]) -> RankInfo | None:
-    """Returns the place that the variables name; None for a process that is alone.
+    """Returns the place of this process according to the variables; None for a single process.
 
     Args:
         variables: The environment: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them.
 
     Raises:
-        ConfigurationError: Some of them are missing, or are no such numbers.
+        ConfigurationError: A variable is missing or invalid.
     """
     given = [name for name in ("RANK", "WORLD_SIZE") if variables.get(name)]
     if not given:
@@ -77,11 +77,11 @@ def rank_info(variables: Mapping[str, str]) -> RankInfo | None:
 
 
 def refuse_ranks(variables: Mapping[str, str], program: str) -> None:
-    """Refuses to be one of several ranks.
+    """Refuses to run as one of several ranks.
 
     Args:
         variables: See `rank_info`.
-        program: The command that is alone.
+        program: The command, which supports only one process.
 
     Raises:
         ConfigurationError: The variables name several ranks.
@@ -90,7 +90,7 @@ def refuse_ranks(variables: Mapping[str, str], program: str) -> None:
     if place is not None:
         raise ConfigurationError(
             f"this process was started as rank {place.rank} of {place.n_ranks}, and {program} starts its own actors; "
-            "expected rollcast learner under torchrun, to which actors dial in; start that, and the actors beside it"
+            "expected rollcast learner under torchrun, to which actors dial in; start learner and actors separately"
         )
 
 

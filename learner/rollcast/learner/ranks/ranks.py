@@ -1,4 +1,4 @@
-"""Brings the ranks of a run together: finds them, compares their settings, and keeps what connects them."""
+"""Connects the ranks of a run: finds them, compares their settings, and keeps their connection."""
 
 import contextlib
 import dataclasses
@@ -31,28 +31,28 @@ _RUN: Final = "run"
 
 
 class Ranks:
-    """The ranks of a run, from the view of one of them. `ONE_RANK` is those of a learner that is alone.
+    """The ranks of a run, from the view of one rank. `ONE_RANK` is a single learner.
 
-    The trainer's thread calls all methods but `ask_for_checkpoint`.
+    The trainer's thread calls all methods except `ask_for_checkpoint`.
 
     Args:
-        group: Connects them.
+        group: Connects the ranks.
         device: The device of this rank.
-        n_local_ranks: See Attributes, as for the two below.
-        data_timeout_s: Likewise.
-        check_updates: Likewise.
+        n_local_ranks: See Attributes.
+        data_timeout_s: See Attributes.
+        check_updates: See Attributes.
         advertised_host: The host at which actors reach this rank; empty: this machine's name.
 
     Attributes:
         group: See Args.
         rank: The number of this rank.
         n_ranks: W.
-        is_first: True for rank 0, which has what a run has once.
+        is_first: True for rank 0, which keeps the run's shared files.
         assignment: Divides the actors among the ranks.
         n_local_ranks: The ranks on this machine, which share its cores.
-        data_timeout_s: The seconds that a rank waits for a batch while others have theirs.
+        data_timeout_s: The seconds that a rank waits for a batch while other ranks have one.
         check_updates: The updates between two comparisons of the policies of all ranks.
-        end: The number of the reason for which training ends; what rank 0 says counts. 0: it continues.
+        end: The number of the reason for the end of training, according to rank 0; 0: training continues.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Ranks:
         self._wants_checkpoint = False
 
     def choose_device(self, name: str) -> torch.device:
-        """Returns the device of this rank, which was chosen by its name before the ranks were connected.
+        """Returns the device of this rank, which was chosen before the ranks were connected.
 
         Raises:
             ConfigurationError: The name is `cuda`, and torch finds no CUDA device.
@@ -88,34 +88,34 @@ class Ranks:
         return self._device
 
     def join(self, join: Callable[[GradientReduction], None]) -> None:
-        """Has an algorithm learn together with those of the other ranks.
+        """Makes an algorithm learn together with the algorithms of the other ranks.
 
         Args:
             join: The algorithm's `join_ranks`.
 
         Raises:
-            ConfigurationError: The algorithm cannot.
+            ConfigurationError: The algorithm does not support this.
         """
         join(RankReduction(self.group))
 
     def meet(self, what: str) -> None:
-        """Waits until every rank has come here.
+        """Waits until every rank has made this call.
 
         Args:
-            what: Names the place, for the error of a rank that waits in vain.
+            what: The purpose of the wait, for the error if a rank is missing.
 
         Raises:
-            RankLostError: Another rank is gone, or has not come in time.
+            RankLostError: Another rank is gone, or has not arrived in time.
         """
         self.group.sum(torch.zeros(1), what)
 
     def broadcast_text(self, name: str, text: str, *, what: str) -> str:
-        """Returns the text that rank 0 gives; what the others give is not looked at.
+        """Returns the text of rank 0; the texts of other ranks are ignored.
 
         Args:
-            name: Names the text among all texts of the ranks.
+            name: The name of the text.
             text: The text.
-            what: Names what the others wait for, for errors.
+            what: The object of the others' wait, for errors.
 
         Raises:
             RankLostError: Rank 0 has not answered in time.
@@ -131,10 +131,10 @@ class Ranks:
         self.group.tell(_RUN, json.dumps({"run": str(run.path.resolve()), "checkpoint": path}))
 
     def told_run(self) -> tuple[RunDirectory, tuple[Path, CheckpointInfo] | None]:
-        """Waits for what `tell_run` told, and returns it. For all other ranks.
+        """Waits for the values of `tell_run`, and returns them. For all other ranks.
 
         Raises:
-            ConfigurationError: The folder is not there: the ranks share no file system.
+            ConfigurationError: The folder does not exist: the ranks share no file system.
             RankLostError: Rank 0 has not answered in time.
         """
         told = json.loads(self.group.told(_RUN, 0, what="rank 0 to create the folder of the run"))
@@ -149,12 +149,13 @@ class Ranks:
         return run, None if checkpoint is None else (checkpoint, read_info(checkpoint))
 
     def serve_at(self, address: str) -> None:
-        """Tells the other ranks where this one listens for actors, and waits until all ranks have said so.
+        """Tells the other ranks this rank's address for actors, and waits until all ranks have done so.
 
-        It goes through the ranks' own connections: what stands in the store, anybody may write who reaches it.
+        The addresses go through the ranks' own connections, because any process that reaches the store can write to
+        that store.
 
         Raises:
-            RankLostError: Another rank is gone, or has not come in time.
+            RankLostError: Another rank is gone, or has not answered in time.
         """
         own = torch.zeros(_MAX_ADDRESS_BYTES, dtype=torch.uint8)
         text = advertised_address(address, self._advertised_host).encode()[:_MAX_ADDRESS_BYTES]
@@ -163,29 +164,29 @@ class Ranks:
         self._assignment.serve_at([bytes(row).rstrip(b"\0").decode() for row in rows])
 
     def store(self, path: Path, *, keep: int) -> CheckpointStore:
-        """Returns the store of checkpoints, or of this rank's parts of them; see `CheckpointStore`."""
+        """Returns the store of checkpoints, or of this rank's parts; see `CheckpointStore`."""
         return FirstStore(path, keep=keep, group=self.group) if self.is_first else PartStore(path, group=self.group)
 
     def begins_checkpoint(self, *, is_writing: bool) -> bool:
-        """Returns whether a checkpoint that is due begins now; else all ranks are asked for one.
+        """Asks all ranks for a due checkpoint. Returns False: the checkpoint begins once all ranks agree.
 
         Args:
-            is_writing: True while one is being written: none is asked for then.
+            is_writing: True while a checkpoint is being written; then it sends no request.
         """
         if not is_writing:
             self.ask_for_checkpoint()
         return False
 
     def ask_for_checkpoint(self) -> None:
-        """Asks all ranks for a checkpoint after their next update. Any thread may call."""
+        """Asks all ranks for a checkpoint after their next update. Thread-safe."""
         self._wants_checkpoint = True
 
     def goes_on(self, *, is_done: bool, end: int) -> bool:
-        """Returns whether training continues. Each of several ranks continues until all have agreed to end, in `agree`.
+        """Returns whether training continues. A rank continues until all ranks agree on the end in `agree`.
 
         Args:
             is_done: True if this rank has a reason to stop.
-            end: The number of the reason if training has reached its end; 0: it has not.
+            end: The number of the reason if training has reached its end; 0: not yet.
         """
         del is_done
         self.end = end if self.is_first else 0
@@ -195,7 +196,7 @@ class Ranks:
         """Agrees with the other ranks on the next step; see `RankRounds.agree`.
 
         Args:
-            state: The state of this rank, but for `ends` and `checkpoint`.
+            state: The state of this rank, without `ends` and `checkpoint`.
         """
         agreed = self._rounds.agree(dataclasses.replace(state, ends=self.end, checkpoint=self._wants_checkpoint))
         self._assignment.note_loads(agreed.n_actors)
@@ -206,7 +207,7 @@ class Ranks:
 
 
 class _OneRank(Ranks):
-    """A learner that is alone: it waits for no other rank, and agrees with itself."""
+    """A single learner: it waits for no other rank, and agrees with itself."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -224,7 +225,7 @@ class _OneRank(Ranks):
         return choose_device(name)
 
     def join(self, join: Callable[[GradientReduction], None]) -> None:
-        """Leaves the algorithm as it is: not every own algorithm can learn with others."""
+        """Does not change the algorithm, because custom algorithms may not support several ranks."""
 
     def begins_checkpoint(self, *, is_writing: bool) -> bool:
         """Returns True: no other rank writes a part."""
@@ -232,7 +233,7 @@ class _OneRank(Ranks):
         return True
 
     def goes_on(self, *, is_done: bool, end: int) -> bool:
-        """Returns whether there is no reason to stop."""
+        """Returns True if there is no reason to stop."""
         del end
         return not is_done
 
@@ -253,22 +254,22 @@ def joined_ranks(
     check_updates: int,
     advertised_host: str,
 ) -> Iterator[Ranks]:
-    """Finds the other ranks, and leaves them at the end.
+    """Connects to the other ranks, and disconnects at the end.
 
     Args:
         place: The place of this process.
-        settings: The settings that must be the same everywhere.
-        device: The name of the learner's device; of several GPUs of a machine, each rank has its own.
+        settings: The settings that must be equal at all ranks.
+        device: The name of the learner's device; with several GPUs, each rank of a machine has its own.
         backend: See `choose_backend`.
         timeout_s: See `RankGroup`.
-        data_timeout_s: See `Ranks`, as for the two below.
-        check_updates: Likewise.
-        advertised_host: Likewise.
+        data_timeout_s: See `Ranks`.
+        check_updates: See `Ranks`.
+        advertised_host: See `Ranks`.
 
     Raises:
         ConfigurationError: The device or the backend cannot be used here.
         MismatchError: Another rank has other settings, or another version.
-        RankLostError: Not all ranks have come in time.
+        RankLostError: Not all ranks have joined in time.
     """
     own = _device_of_rank(device, place)
     chosen = choose_backend(backend, own)
@@ -286,10 +287,10 @@ def joined_ranks(
 
 
 def _device_of_rank(name: str, place: RankInfo) -> torch.device:
-    """Returns the device of a rank: of several GPUs of a machine, each rank has its own.
+    """Returns the device of a rank; with several GPUs, each rank of a machine has its own.
 
     Raises:
-        ConfigurationError: There is no CUDA device, or there are fewer than ranks.
+        ConfigurationError: There are fewer CUDA devices than ranks, or none.
     """
     device = choose_device(name)
     if device.type == "cpu":

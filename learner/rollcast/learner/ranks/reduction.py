@@ -1,4 +1,4 @@
-"""Reduces gradients, and the few numbers beside them, over the ranks of a run: the seam that algorithms see."""
+"""Reduces gradients and a few other numbers over the ranks of a run: the interface for algorithms."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -11,12 +11,12 @@ from rollcast.learner.ranks.group import Group
 
 
 class GradientReduction:
-    """The reduction of a learner that is alone: it leaves all values as they are.
+    """The reduction of a single learner, which leaves all values unchanged.
 
-    Every value is a mean over a rank's own share of a batch, and comes with a count: the number of terms that it is the
-    mean of. The mean over all ranks is the sum of count * mean, divided by the sum of the counts. So W ranks with
-    batches of B make the same update as one learner with a batch of W * B. A rank without a share has a count of 0.
-    Nothing waits for the device. It belongs to the algorithm's thread.
+    Every value is a mean over a rank's own share of a batch, and comes with a count of the averaged terms. The mean
+    over all ranks is the sum of count * mean, divided by the sum of the counts. So W ranks with batches of B make the
+    same update as one learner with a batch of W * B. A rank without a share has a count of 0. No method waits for the
+    device. Only the algorithm's thread uses it.
     """
 
     @property
@@ -25,25 +25,25 @@ class GradientReduction:
         return 0
 
     def average(self, gradient: Tensor, terms: Sequence[Tensor], count: Tensor | float) -> Sequence[Tensor]:
-        """Averages a gradient, and numbers beside it, over all ranks, in one operation.
+        """Averages a gradient and further numbers over all ranks, in one operation.
 
         Args:
             gradient: float32 `[P]`, of the mean loss of this rank's share; overwritten with the mean over all ranks.
-            terms: 0-dim tensors on the same device, which are means over the same share.
+            terms: 0-dim tensors on the same device: means over the same share.
             count: The number of terms in these means, at least 0; 0-dim if it is a tensor.
 
         Returns:
-            The terms, averaged likewise.
+            The terms, averaged in the same way.
         """
         del gradient, count
         return terms
 
     def mean_and_variance(self, values: Tensor, weight: Tensor, count: Tensor | float) -> tuple[Tensor, Tensor]:
-        """Returns the mean and the variance of `[N]` over all ranks, each 0-dim.
+        """Returns the mean and the variance of `values` over all ranks, each 0-dim.
 
         Args:
             values: float32 `[N]`.
-            weight: float32 `[N]`, which sum to 1 on this rank.
+            weight: float32 `[N]`, with sum 1 on this rank.
             count: The number of values with a weight.
         """
         del count
@@ -51,13 +51,13 @@ class GradientReduction:
         return mean, torch.dot(weight, (values - mean).square_())
 
     def keep_apart(self, moments: RunningMoments) -> None:
-        """Prepares running statistics for `share`, which alone merges what they observe from now on."""
+        """Prepares running statistics for `share`. From then on, only `share` adds observations."""
 
     def share(self, moments: RunningMoments) -> None:
-        """Merges what every rank has observed since the last call into the running statistics of all."""
+        """Merges the observations of all ranks since the last call into the running statistics of each rank."""
 
     def equal(self, tensors: Iterable[Tensor]) -> None:
-        """Replaces tensors, in place, by those of rank 0."""
+        """Replaces tensors, in place, by rank 0's tensors."""
 
 
 # The default of every algorithm.
@@ -82,7 +82,7 @@ class RankReduction(GradientReduction):
 
     @torch.no_grad()
     def average(self, gradient: Tensor, terms: Sequence[Tensor], count: Tensor | float) -> Sequence[Tensor]:
-        """Averages a gradient and numbers beside it; see `GradientReduction.average`."""
+        """Averages a gradient and further numbers; see `GradientReduction.average`."""
         n = gradient.numel()
         buffer = self._room(n + len(terms) + 1, gradient)
         buffer[:n] = gradient
@@ -98,7 +98,7 @@ class RankReduction(GradientReduction):
 
     @torch.no_grad()
     def mean_and_variance(self, values: Tensor, weight: Tensor, count: Tensor | float) -> tuple[Tensor, Tensor]:
-        """Computes both over all ranks; see `GradientReduction.mean_and_variance`."""
+        """Computes mean and variance over all ranks; see `GradientReduction.mean_and_variance`."""
         mean, variance = super().mean_and_variance(values, weight, count)
         own = torch.zeros(3, dtype=torch.float64, device=values.device)
         own[0].fill_(count)
@@ -115,12 +115,12 @@ class RankReduction(GradientReduction):
         moments.keep_apart()
 
     def share(self, moments: RunningMoments) -> None:
-        """Merges the observations of all ranks, in their order; see `GradientReduction.share`."""
+        """Merges the observations of all ranks, in the order of ranks; see `GradientReduction.share`."""
         for part in self._group.gather(moments.take_apart(), "the moments of the observations").unbind(0):
             moments.merge_part(part)
 
     def equal(self, tensors: Iterable[Tensor]) -> None:
-        """Replaces tensors by those of rank 0; see `GradientReduction.equal`."""
+        """Replaces tensors by rank 0's tensors; see `GradientReduction.equal`."""
         for tensor in tensors:
             own = tensor.detach().contiguous()
             self._group.broadcast(own, "the parameters of rank 0")

@@ -1,4 +1,4 @@
-"""Lets the ranks of a run agree, before each update, on what comes next."""
+"""Makes the ranks of a run agree on the next step before each update."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -9,27 +9,27 @@ import torch
 from rollcast.learner.ranks.equal_policies import check_equal
 from rollcast.learner.ranks.group import Group
 
-# A rank tells the others so many returns in a round: as many as the mean return has.
+# The largest number of returns that a rank reports in a round: as many as in the mean return.
 MAX_RETURNS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """The state of a rank before an update; each field is a number that all ranks see.
+    """The state of a rank before an update; each field is a number for all ranks.
 
     Attributes:
         has_batch: True if it has a batch to learn from.
-        env_steps: The environment steps that came with that batch.
-        ends: 0: no; else the run has reached its end, and this is the number of the reason.
-        stops: 0: no; 1: it was asked to stop; 2: so, too, and its actors then wait for the next learner.
+        env_steps: The environment steps since the last batch.
+        ends: The number of the reason if the run has reached its end; 0: it has not.
+        stops: 0: no; 1: it was asked to stop; 2: like 1, and its actors wait for the next learner.
         is_paused: True if an operator has paused training.
         checkpoint: True if a checkpoint is due.
-        gives_up: True if it has waited too long for any rank to have a batch.
-        n_actors: Its actors.
-        n_episodes: The episodes that ended in these steps.
-        returns: Their returns, in their order; the last `MAX_RETURNS` count.
-        largest_weight: The largest importance weight of its batch, before it was scaled; 0 for none.
-        digest: The digest of its policy; 0 if it is not compared in this round.
+        gives_up: True if no rank has had a batch for too long.
+        n_actors: The number of its actors.
+        n_episodes: The number of episodes that ended in these steps.
+        returns: The returns of these episodes, in order; only the last `MAX_RETURNS` count.
+        largest_weight: The largest importance weight of its batch before normalisation; 0: none.
+        digest: The digest of its policy; 0: no comparison in this round.
     """
 
     has_batch: bool = False
@@ -48,20 +48,20 @@ class RankState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The agreement of all ranks on the next step; the same at every rank.
+    """The ranks' agreement on the next step; the same at every rank.
 
     Attributes:
-        has_batch: True if a rank has a batch: there is an update, in which the others have no weight.
+        has_batch: True if a rank has a batch: then an update follows, in which ranks without a batch have no weight.
         env_steps: The environment steps of all ranks.
-        ends: 0: no; else the run has reached its end, as rank 0 says, and this is the number of the reason.
-        stops: 0: no; 1: a rank was asked to stop; 2: likewise, and actors wait for the next learner.
+        ends: The number of the reason if the run has reached its end, according to rank 0; 0: it has not.
+        stops: 0: no; 1: a rank was asked to stop; 2: like 1, and actors wait for the next learner.
         is_paused: True if training is paused.
         checkpoint: True if a checkpoint is due.
-        gives_up: True if a rank has waited too long for any to have a batch.
-        n_actors: The actors of each rank.
-        n_episodes: The episodes that ended in these steps.
-        returns: Their returns, those of rank 0 first; of each rank at most the last `MAX_RETURNS`.
-        largest_weight: The largest importance weight of all batches; 0 for none.
+        gives_up: True if no rank has had a batch for too long.
+        n_actors: The number of actors of each rank.
+        n_episodes: The number of episodes that ended in these steps.
+        returns: The returns of these episodes by rank; at most the last `MAX_RETURNS` of each rank.
+        largest_weight: The largest importance weight of all batches; 0: none.
     """
 
     has_batch: bool
@@ -82,7 +82,7 @@ _FIELDS: Final = tuple(field.name for field in fields(RankState) if field.name !
 
 
 class RankRounds:
-    """The rounds of a run: before each update, every rank tells the others its state. Used by the trainer's thread.
+    """The rounds of a run: before each update, every rank reports its state. Used by the trainer's thread.
 
     Args:
         group: Connects the ranks.
@@ -93,11 +93,11 @@ class RankRounds:
         self._n_rounds = 0
 
     def agree(self, state: RankState) -> Round:
-        """Tells the state of this rank, waits for those of all others, and returns what follows from them.
+        """Reports the state of this rank, waits for the other ranks, and returns the agreement.
 
         Raises:
-            RankLostError: Another rank has ended, or did not take part in time.
-            RollcastError: The ranks have policies that differ.
+            RankLostError: Another rank has ended, or has not reported in time.
+            RollcastError: The policies of the ranks differ.
         """
         self._n_rounds += 1
         own = torch.zeros(len(_FIELDS) + MAX_RETURNS, dtype=torch.float64)

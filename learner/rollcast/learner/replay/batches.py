@@ -1,4 +1,4 @@
-"""Turns samples of the buffer into batches that algorithms learn from, on the learner's device."""
+"""Turns samples of the buffer into batches for algorithms, on the learner's device."""
 
 from typing import Final
 
@@ -19,10 +19,10 @@ _N_STAGINGS: Final = 2
 
 
 def to_batch(sample: ReplaySample, device: torch.device | str) -> Batch:
-    """Makes a batch of a sample, completely before the call returns; for many of them, `SampleBatcher` is faster.
+    """Makes a complete batch of a sample; for many samples, `SampleBatcher` is faster.
 
     Args:
-        sample: The sample; the batch is valid as long as it.
+        sample: The sample. The batch is valid as long as the sample.
         device: The device for the batch.
 
     Returns:
@@ -38,13 +38,12 @@ class SampleBatcher:
     """Makes batches of samples on the learner's device. For one thread.
 
     Transitions become trajectories of one step: T is 1, `last_observation` is the next observation (after the folded
-    steps), and `final_index` is empty, because the next observation is the true one already. Rollouts and sequences
-    stay trajectories as they are. `log_prob` is NaN if the buffer keeps none; `episodes` is empty, because their
-    statistics were counted when the rollouts arrived.
+    steps), and `final_index` is empty, because the next observation is already the true one. Rollouts and sequences
+    remain trajectories. `log_prob` is NaN if the buffer keeps none. `episodes` is empty, because their statistics were
+    counted when the rollouts arrived.
 
-    A batch shares the memory of those arrays of its sample that are on the device: on the CPU all of them, on another
-    device the columns of a buffer that keeps them there. The others travel in one copy, from memory of the copier, and
-    nothing waits for it.
+    A batch shares the memory of its sample's arrays on the device. On the CPU, these are all arrays; on a GPU, the
+    columns of a buffer on the device. The other arrays are copied together through the copier's memory, asynchronously.
 
     Args:
         copier: Copies samples to the device.
@@ -56,7 +55,7 @@ class SampleBatcher:
         self._next_staging = 0
 
     def make(self, sample: ReplaySample) -> Batch:
-        """Makes a batch, for use on the current stream. It is valid as long as the sample."""
+        """Makes a batch, for use on the current stream. The batch is valid as long as the sample."""
         sent = self._send(_host_arrays(sample))
 
         def tensor(array: ColumnArray) -> Tensor:
@@ -85,12 +84,12 @@ class SampleBatcher:
         )
 
     def wait(self) -> None:
-        """Waits until the copies of all batches are made."""
+        """Waits until all batches are copied."""
         for staging in self._stagings:
             staging.wait()
 
     def _send(self, arrays: list[NDArray[np.generic]]) -> dict[int, Tensor]:
-        """Begins the copy of arrays in main memory; returns them on the device, by the `id` of each array."""
+        """Begins to copy arrays from main memory; returns the device tensors by the `id` of each array."""
         if self._copier.shares_memory:
             return {id(array): torch.from_numpy(array) for array in arrays}
         staging = self._stagings[self._next_staging]
@@ -103,7 +102,7 @@ class SampleBatcher:
 
 
 def _host_arrays(sample: ReplaySample) -> list[NDArray[np.generic]]:
-    """Lists the arrays in main memory that a batch has as tensors."""
+    """Lists the arrays in main memory that become tensors of a batch."""
     arrays: list[ColumnArray] = [*common_fields(sample), sample.weights, sample.discount]
     arrays += [array for columns in sample.substeps.values() for array in columns.flat()]
     return [array for array in arrays if isinstance(array, np.ndarray)]

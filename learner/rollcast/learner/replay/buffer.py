@@ -1,4 +1,4 @@
-"""The replay buffer: actors insert entries, learners draw batches of them."""
+"""The replay buffer: actors insert entries, and learners draw batches of entries."""
 
 import logging
 import sys
@@ -50,9 +50,9 @@ class ReplayBuffer:
         sample = buffer.sample(256)
         buffer.update_priorities(sample.keys, priorities)
 
-    Any number of threads may call any method at any time: each call is one step under one lock, which a caller that
-    waits for the limiter does not hold. Only the samples are for one thread: those drawn without a ring share the
-    buffer's own, and stay valid until two more were drawn. Threads that sample concurrently need a ring each, from
+    Any number of threads may call any method at any time. Each call is one step under one lock. A caller that waits for
+    the limiter releases the lock. Only samples belong to one thread: samples drawn without a ring share the buffer's
+    arrays, and stay valid until two more are drawn. Threads that sample concurrently need one ring each, from
     `make_ring`.
 
     Attributes:
@@ -60,11 +60,11 @@ class ReplayBuffer:
         entry: The kind of its entries.
         n_sampled_steps: T of its samples.
         burn_in: The first steps of a sample, which only warm up a recurrent state.
-        state_size: S of the recurrent states that it keeps; 0: none.
+        state_size: S of the stored recurrent states; 0: none.
         frame_stack: K, the frames in each observation of a sample.
-        max_trajectories: The trajectories of the largest rollout that the limiter lets in; without a limit,
-            `sys.maxsize`.
-        checkpoint: Writes the buffer into checkpoints, and reads it.
+        max_trajectories: The number of trajectories in the largest rollout that the limiter accepts; `sys.maxsize`
+            without a limit.
+        checkpoint: Saves the buffer in checkpoints, and loads it.
     """
 
     def __init__(
@@ -82,25 +82,26 @@ class ReplayBuffer:
         frame_stack: int = 1,
         announce: Callable[[str], None] = logger.info,
     ) -> None:
-        """Computes and announces the memory it takes, checks that the machine has it, and allocates it.
+        """Plans and announces the buffer's memory, checks that it is available, and allocates it.
 
         Args:
-            settings: What is kept, and how it is drawn.
+            settings: The settings of storage and sampling.
             spaces: The environments' spaces by substep key.
             n_rollout_steps: T of every rollout, at least 1.
-            batch_size: Entries of the batches to be drawn.
-            n_envs: Environments of the largest rollout; counts only with a limit of samples per insert.
+            batch_size: Entries of a batch.
+            n_envs: Environments of the largest rollout; used only with a limit of samples per insert.
             state_size: S of the recurrent states to keep, `PolicySpec.state_size`; 0: none.
             discount: gamma, for n-step folding, in [0, 1].
             seed: Seed of the draws, at least 0.
             learner_device: The device of the columns and samples if the settings' device is `learner`.
-            frame_stack: K, the frames that the policy sees at once. The buffer keeps every frame once, and samples have
-                stacks: `[K, ...]` for every leaf but the action mask, as gymnasium's FrameStackObservation makes them.
-            announce: Called with one line about the memory, before anything is allocated.
+            frame_stack: K, the number of frames that the policy sees at once. The buffer stores every frame once.
+                Samples have stacks `[K, ...]` for every leaf but the action mask, as in gymnasium's
+                FrameStackObservation.
+            announce: Called with one line about the memory, before the allocation.
 
         Raises:
             ConfigurationError: The settings contradict each other, the machine or the device lacks the memory, or the
-                device is `learner` and there is no learner.
+                device is `learner` without a learner.
             InvalidSpaceError: A space is of an unsupported kind.
         """
         check_positive(n_rollout_steps=n_rollout_steps, batch_size=batch_size, n_envs=n_envs, frame_stack=frame_stack)
@@ -140,13 +141,13 @@ class ReplayBuffer:
 
     @property
     def size(self) -> int:
-        """The number of entries in it."""
+        """The number of entries in the buffer."""
         with self._changed:
             return self._store.size
 
     @property
     def is_full(self) -> bool:
-        """True if it holds as many entries as it can, which short episodes make fewer than its capacity.
+        """True if the buffer cannot hold more entries. Short episodes can fill it below its capacity.
 
         See `TrajectoryRing`.
         """
@@ -161,22 +162,22 @@ class ReplayBuffer:
         is_active: Callable[[], bool] = lambda: True,
         who: str = "",
     ) -> int:
-        """Inserts all entries of a rollout, or none; the oldest, or those lowest in priority, make room.
+        """Inserts all entries of a rollout, or none. The oldest entries, or those of lowest priority, make room.
 
         Args:
             rollout: A rollout of the buffer's spaces and T. It is copied.
-            timeout_s: Longest wait for the limiter, in seconds.
+            timeout_s: The longest wait for the limiter, in seconds.
             is_active: Called at least every second while waiting; the wait ends when it returns False.
-            who: A unique name for a caller that asks again after each refusal: `info` lists it from its first refusal
-                until it is let in.
+            who: A unique name for a caller that retries after each refusal. `info` lists it from its first refusal
+                until its rollout enters.
 
         Returns:
             The number of entries made. Trajectories without a transition make none.
 
         Raises:
-            InvalidRolloutError: The rollout has other columns, or lacks a final observation.
-            LimitExceededError: The rollout makes more entries than the limiter can ever let in.
-            NotReadyError: The limiter did not let it in within `timeout_s`; the message has the numbers.
+            InvalidRolloutError: The rollout's columns do not match, or a final observation is missing.
+            LimitExceededError: The rollout has more entries than the limiter can ever accept.
+            NotReadyError: The limiter did not accept the rollout within `timeout_s`; the message has the numbers.
         """
         self._layout.check(rollout)
         rollout = acting_trajectories(rollout)
@@ -185,8 +186,8 @@ class ReplayBuffer:
             return 0
         if n_entries > self._limiter.max_insert:
             raise LimitExceededError(
-                f"rollout {rollout.sequence} of {rollout.actor_id!r} makes {n_entries} entries; expected at most "
-                f"{self._limiter.max_insert:g}, the most that the limiter lets in; step fewer environments at once, or "
+                f"rollout {rollout.sequence} of {rollout.actor_id!r} has {n_entries} entries; expected at most "
+                f"{self._limiter.max_insert:g}, the most that the limiter accepts; step fewer environments at once, or "
                 "make the buffer with more n_envs"
             )
         fits = self._store.fits(rollout)
@@ -203,11 +204,11 @@ class ReplayBuffer:
         return n_entries
 
     def load(self, rollouts: Iterable[Rollout]) -> int:
-        """Fills an empty buffer with recorded rollouts, without the limiter; nothing else uses the buffer yet.
+        """Fills an empty buffer with recorded rollouts, without the limiter. The buffer must not be in use yet.
 
-        The limiter counts at most `min_size` of the entries, as if actors had filled the buffer up to there. Entries
-        beyond that allow no samples and delay no insertion. As always, the oldest entries, or those lowest in priority,
-        make room.
+        The limiter counts at most `min_size` of the entries, as if actors had filled the buffer to that size. Further
+        entries allow no samples and delay no insertion. The oldest entries, or those with the lowest priorities, make
+        room as usual.
 
         Args:
             rollouts: Rollouts of the buffer's spaces and T, of any number of environments. They are copied.
@@ -217,8 +218,8 @@ class ReplayBuffer:
 
         Raises:
             InvalidInputError: The buffer is not empty.
-            InvalidRolloutError: A rollout has other columns, or lacks a final observation. The buffer is empty then, as
-                after any exception of the iterator.
+            InvalidRolloutError: A rollout's columns do not match, or a final observation is missing. After this, as
+                after any exception of the iterator, the buffer is empty.
         """
         if self.size:
             raise InvalidInputError(
@@ -253,24 +254,24 @@ class ReplayBuffer:
 
         Args:
             batch_size: B, at least 1.
-            ring: The arrays to gather into, from `make_ring` with the same batch size; None: the buffer's own.
-            timeout_s: Longest wait for the limiter, in seconds.
+            ring: The arrays for the batch, from `make_ring` with the same batch size; None: the buffer's arrays.
+            timeout_s: The longest wait for the limiter, in seconds.
             is_active: Called at least every second while waiting; the wait ends when it returns False.
-            who: A unique name for a caller that asks again after each refusal; see `insert`.
+            who: A unique name for a caller that retries after each refusal; see `insert`.
 
         Returns:
-            The batch, valid until the ring has gone round.
+            The batch, valid until the ring reuses its arrays.
 
         Raises:
-            InvalidInputError: The buffer holds fewer entries, or the limiter never lets so many through.
-            NotReadyError: It holds fewer than `min_size`, or the limiter did not let the batch through within
-                `timeout_s`; the message has the numbers.
+            InvalidInputError: The buffer has fewer entries than the batch, or the limiter can never accept that many.
+            NotReadyError: The buffer holds fewer than `min_size` entries, or the limiter did not accept the batch
+                within `timeout_s`; the message has the numbers.
         """
         largest = min(self._store.capacity, self._limiter.max_sample)
         if not 1 <= batch_size <= largest:
             raise InvalidInputError(
-                f"a batch of {batch_size} was asked of the replay buffer; expected from 1 to {largest} entries, "
-                "which the buffer can hold and its limiter lets through; change it, or the buffer's batch_size"
+                f"a batch of {batch_size} was requested from the replay buffer; expected 1 to {largest} entries, as "
+                "its capacity and its limiter allow; change it, or the buffer's batch_size"
             )
         with self._changed:
             if not self._limiter.await_sample(batch_size, timeout_s, is_active, who=who):
@@ -280,7 +281,8 @@ class ReplayBuffer:
                 )
             if self._store.size < batch_size:
                 raise InvalidInputError(
-                    f"a batch of {batch_size} was asked of a replay buffer that holds {self._store.size} entries; "
+                    f"a batch of {batch_size} was requested from a replay buffer that holds {self._store.size} "
+                    "entries; "
                     f"expected at most {self._store.size}; insert more first, or ask for a smaller batch"
                 )
             room = (ring or self._own_ring(batch_size)).next_room()
@@ -300,19 +302,19 @@ class ReplayBuffer:
 
         Args:
             batch_size: B, at least 1.
-            n_rooms: A sample stays valid until n_rooms - 1 more were drawn.
+            n_rooms: The number of rooms. A sample stays valid until n_rooms - 1 more are drawn.
         """
         return SampleRing(self._store.make_room, batch_size, n_rooms)
 
     def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
-        """Sets priorities of entries; the last one counts for a key given twice.
+        """Sets priorities of entries; if a key occurs twice, the last priority counts.
 
         Args:
             keys: int64 `[N]`, from `ReplaySample.keys`.
             priorities: `[N]`, in [0, 1e100].
 
         Returns:
-            The number of priorities ignored because their entries are gone; `info` has the sum.
+            The number of ignored priorities, whose entries are gone; `info` has the sum.
 
         Raises:
             InvalidInputError: The lengths differ, or a priority is out of range; then none is set.
@@ -330,7 +332,7 @@ class ReplayBuffer:
         return n_ignored
 
     def set_beta(self, beta: float) -> None:
-        """Sets how much of the sampling bias importance weights correct, for batches drawn from now on.
+        """Sets the degree to which importance weights correct the sampling bias in later batches.
 
         Does nothing unless the sampler is `prioritized`. In the paper (Schaul et al. 2016, section 3.4 and Algorithm
         1), beta grows linearly to 1 at the end of training.
@@ -339,7 +341,7 @@ class ReplayBuffer:
             beta: In [0, 1].
 
         Raises:
-            InvalidInputError: beta is outside; it stays as it was.
+            InvalidInputError: beta is out of range; it keeps its value.
         """
         if not 0.0 <= beta <= 1.0:  # NaN too
             raise InvalidInputError(
@@ -372,11 +374,11 @@ class ReplayBuffer:
             )
 
     def wait_of(self, who: str) -> ReplayWaiting | None:
-        """Returns the wait of `who`, as for `insert`; None if it does not wait, or may continue."""
+        """Returns the wait of a caller named as in `insert`; None if the caller does not wait, or may continue."""
         return next((wait for wait in self._limiter.info().waiting if wait.who == who), None)
 
     def stop_waiting(self, who: str) -> None:
-        """Removes a caller that asked again after each refusal from the waiting ones; `who` as for `insert`."""
+        """Removes a caller named as in `insert` from the list of waiting callers."""
         self._limiter.stop_waiting(who)
 
     def _insert_slice(self, piece: Rollout) -> None:

@@ -1,4 +1,4 @@
-"""Writes a replay buffer into checkpoints beside training, each row once, and reads it."""
+"""Writes a replay buffer into checkpoints during training, each row once, and reads it."""
 
 import json
 import logging
@@ -34,15 +34,15 @@ _KEYS: Final = "keys"
 class BufferCheckpoint:
     """Writes and reads the state of a replay buffer.
 
-        state.arrays, values.json    flags, priorities, draws, counters, generators, and which entries there are
+        state.arrays, values.json    flags, priorities, draws, counters, generators, and the list of entries
         rows-NUMBER.arrays           rows of the store, each with its key; some may be outdated
 
-    Rows do not change until they are overwritten, so every later checkpoint that has them links to the same file.
+    Rows do not change until they are overwritten, so later checkpoints with the same rows link to the same file.
 
     Args:
         lock: The buffer's lock.
         store: The buffer's store.
-        parts: The parts that have a state, by name; the store is `store`.
+        parts: The parts with a state, by name; the store's name is `store`.
     """
 
     def __init__(self, lock: threading.Condition, store: EntryStore, parts: Mapping[str, Part]) -> None:
@@ -51,9 +51,9 @@ class BufferCheckpoint:
         self._parts = parts
 
     def begin(self) -> "BufferSnapshot":
-        """Takes a snapshot of the buffer; `BufferSnapshot.write` may write it later, slowly, in another thread.
+        """Takes a snapshot of the buffer. `BufferSnapshot.write` may write it later, slowly, in another thread.
 
-        There is one snapshot at a time: this gives up an earlier one that has not been written.
+        Only one snapshot exists at a time: this call drops an earlier snapshot that was not written.
         """
         with self._lock:
             state = join({name: part.state() for name, part in self._parts.items()})
@@ -61,11 +61,11 @@ class BufferCheckpoint:
         return BufferSnapshot(self._lock, self._store, state)
 
     def load(self, directory: Path) -> None:
-        """Replaces the content of the buffer by what an equal buffer wrote; its keys continue from there.
+        """Replaces the content of the buffer by a checkpoint's content. The buffer's keys continue.
 
         Raises:
-            ConfigurationError: Rows are missing, a file is damaged, or the buffer that wrote them had other settings.
-                The buffer is unusable then.
+            ConfigurationError: Rows are missing, a file is damaged, or the checkpoint's buffer had other settings. The
+                buffer is unusable afterwards.
         """
         with read_as_vouched_for(directory), self._lock:
             arrays = {name: array for piece in read_chunks(directory / _STATE) for name, array in piece.items()}
@@ -82,7 +82,7 @@ class BufferCheckpoint:
         n_missing = int(np.count_nonzero(key_of >= 0))
         if n_missing:
             raise ConfigurationError(
-                f"{directory} lacks {n_missing} rows of the replay buffer; expected all that its state names; "
+                f"{directory} lacks {n_missing} rows of the replay buffer; expected all rows that its state lists; "
                 "resume from another checkpoint"
             )
 
@@ -104,15 +104,15 @@ class BufferSnapshot:
     def write(
         self, directory: Path, previous: Path | None, *, rest: Callable[[], None] = lambda: None
     ) -> Mapping[Path, str]:
-        """Writes the snapshot; links files of rows that an earlier checkpoint has.
+        """Writes the snapshot. Links the files of rows in an earlier checkpoint.
 
         Args:
             directory: The directory to make.
-            previous: The buffer's directory in an earlier checkpoint of the same run; None: there is none.
-            rest: Called after each piece; may sleep to slow the writing down.
+            previous: The buffer's directory in an earlier checkpoint of the same run; None: no earlier one.
+            rest: Called after each chunk; it may sleep to slow down writing.
 
         Returns:
-            xxh3-128 by file, of those that are no links, except `values.json`.
+            The xxh3-128 digest of each file that is not a link, except `values.json`.
 
         Raises:
             OSError: A file cannot be written.
@@ -140,14 +140,14 @@ class BufferSnapshot:
         return {**digests, writer.path: writer.digest}
 
     def end(self) -> None:
-        """Ends the snapshot, written or not. Until then the buffer keeps copies of rows that are overwritten."""
+        """Ends the snapshot, even if it was not written. Until then the buffer keeps copies of overwritten rows."""
         with self._lock:
             self._store.guard.end()
 
     def _write_rows(
         self, directory: Path, key_of: NDArray[np.int64], slots: Slots, first_number: int, rest: Callable[[], None]
     ) -> dict[Path, str]:
-        """Writes rows, from the oldest on, into as many files as they need."""
+        """Writes rows, oldest first, into as many files as they need."""
         digests: dict[Path, str] = {}
         oldest = int(key_of[slots].argmin()) if len(slots) else 0
         pieces = self._read_chunks(np.roll(slots, -oldest))
@@ -166,7 +166,7 @@ class BufferSnapshot:
         return digests
 
     def _read_chunks(self, slots: Slots) -> Iterator[tuple[Slots, Mapping[str, NDArray[Any]]]]:
-        """Copies rows, a few at a time; for rows overwritten since, yields the copies that were kept."""
+        """Copies rows, a few at a time. For rows that were overwritten since, yields their stored copies."""
         n_rows = max(1, CHUNK_BYTES // self._store.row_bytes)
         for start in range(0, len(slots), n_rows):
             with self._lock:
@@ -179,11 +179,11 @@ class BufferSnapshot:
 def _files_to_link(
     files: list[Path], key_of: NDArray[np.int64], row_bytes: int, rest: Callable[[], None]
 ) -> Iterator[tuple[Path, Slots]]:
-    """Yields the files of rows to link, with the slots of their rows that are still in the buffer.
+    """Yields the files of rows to link, with the slots of rows that are still in the buffer.
 
-    A file is rewritten instead if most of its rows are gone, or if it is small and there are as many rows to write. So
-    the number of files in a checkpoint, and the number of times a row is written, grow with the logarithm of the number
-    of checkpoints. The files have at most twice the bytes of the rows.
+    A file is rewritten instead if most of its rows are gone, or if it is small and as many rows are to be written. So
+    the number of files in a checkpoint, and of writes of a row, grows with the logarithm of the number of checkpoints.
+    The files take at most twice the bytes of the rows.
     """
     found: list[tuple[Path, Slots, int]] = []
     is_there = np.zeros(len(key_of), np.bool_)
@@ -204,7 +204,7 @@ def _files_to_link(
 
 
 def _read_keys(path: Path) -> NDArray[np.int64]:
-    """Returns the keys of the rows in a file; none if it cannot be read, so that its rows are written again."""
+    """Returns the keys of the rows in a file; none if it is unreadable, so that its rows are written again."""
     try:
         return np.concatenate([piece[_KEYS] for piece in read_chunks(path, frozenset({_KEYS}))])
     except (OSError, ConfigurationError) as error:

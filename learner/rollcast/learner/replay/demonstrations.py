@@ -1,4 +1,4 @@
-"""Loads demonstrations, which are recorded rollouts, into a replay buffer before training begins."""
+"""Loads demonstrations, which are recorded rollouts, into a replay buffer before training."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -26,10 +26,10 @@ def load_recording(
     """Fills each empty buffer with the rollouts of its substep from a file; see `load_demonstrations`.
 
     Args:
-        buffers: Buffers by substep key; nothing else uses them yet.
+        buffers: Buffers by substep key, not in use yet.
         path: The file; see `rollcast.services.rollouts.recording`.
         spaces: The environments' spaces.
-        announce: Called for each buffer with one line about what was loaded.
+        announce: Called for each buffer with one line about the loaded data.
         observe: Called with each rollout.
 
     Raises:
@@ -52,27 +52,27 @@ def load_demonstrations(
     announce: Callable[[str], None] = logger.info,
     observe: Callable[[Rollout], None] | None = None,
 ) -> tuple[EpisodeStatistics, ...]:
-    """Fills an empty buffer; its rate limiter continues as if actors had filled it up to its `min_size`.
+    """Fills an empty buffer. The rate limiter then continues as if actors had filled it up to its `min_size`.
 
-    A `Recutter` joins and cuts rollouts of another T than the buffer's. A buffer of whole rollouts drops the steps
-    left over at the end of a trajectory, with a warning that counts them; a buffer of transitions drops none. With a
-    frame stack, `EarlierFrames` completes rollouts that bring fewer frames, such as those of another policy.
+    A `Recutter` joins and cuts rollouts whose T differs from the buffer's. A buffer of whole rollouts drops surplus
+    steps at the end of a trajectory, and logs a warning with their number. A buffer of transitions drops none. With a
+    frame stack, `EarlierFrames` completes rollouts with fewer frames, such as rollouts of another policy.
 
     Args:
-        buffer: The buffer; nothing else uses it yet.
+        buffer: The buffer, not in use yet.
         rollouts: Rollouts of its spaces, of any T and any number of environments, as `read_rollouts` yields them.
-        source: Where they come from, for messages.
-        announce: Called with one line about what was loaded.
+        source: Their source, for messages.
+        announce: Called with one line about the loaded data.
         observe: Called with each rollout.
 
     Returns:
         The episodes that ended in the rollouts.
 
     Raises:
-        ConfigurationError: There is no rollout.
+        ConfigurationError: There are no rollouts.
         InvalidInputError: The buffer is not empty.
-        InvalidRolloutError: A rollout does not fit the buffer. The buffer is empty then, as after any other exception
-            that iterating `rollouts` raises.
+        InvalidRolloutError: A rollout does not fit the buffer. After this, as after any exception of `rollouts`, the
+            buffer is empty.
     """
     episodes: list[EpisodeStatistics] = []
     n_rollouts = 0
@@ -92,7 +92,7 @@ def load_demonstrations(
     except InvalidRolloutError as error:
         raise InvalidRolloutError(f"{source}: {error}") from error
     if not n_rollouts:
-        raise ConfigurationError(f"{source} has no rollouts; expected at least one; record some before")
+        raise ConfigurationError(f"{source} has no rollouts; expected at least one; record some first")
     info = buffer.info()
     n_missing = max(info.limiter.enough - info.size, 0)
     announce(
@@ -101,7 +101,7 @@ def load_demonstrations(
     )
     if recutter.n_dropped:
         logger.warning(
-            "%s has trajectories that are no multiple of %d steps: %d steps at their ends are dropped, because the "
+            "%s has trajectories that are not a multiple of %d steps: %d steps at their ends are dropped, because the "
             "replay buffer keeps whole rollouts; record with --n-rollout-steps %d to keep them",
             source,
             buffer.n_rollout_steps,
@@ -110,8 +110,9 @@ def load_demonstrations(
         )
     if recutter.n_without_frames:
         logger.warning(
-            "%s has %d rollouts that follow no other, and that bring fewer than the %d frames before them that the "
-            "policy sees: their episodes are taken to begin there; record with a policy of frame_stack %d, and each "
+            "%s has %d rollouts without a previous rollout, and with fewer than the %d earlier frames that the policy "
+            "sees: training treats their first steps as the beginnings of episodes; record with a policy of "
+            "frame_stack %d, and each "
             "actor from its first rollout on",
             source,
             recutter.n_without_frames,

@@ -1,4 +1,4 @@
-"""Completes recorded rollouts with the frames before them, for a policy that sees more frames than they bring."""
+"""Completes recorded rollouts with earlier frames, for a policy that sees more frames than they contain."""
 
 import dataclasses
 
@@ -13,9 +13,9 @@ from rollcast.services.rollouts.rollouts import Rollout
 class EarlierFrames:
     """Gives every rollout the K - 1 frames before it.
 
-    A rollout that brings so many or more keeps the newest of them. Else they are those of the rollout before, if the
-    trajectories continue from there. The first rollout of an actor begins episodes. Where nothing tells the frames,
-    they are those of an episode that begins, which `n_unknown` counts.
+    A rollout with at least K - 1 earlier frames keeps the newest K - 1. Otherwise the frames come from the previous
+    rollout, if the trajectories continue from that rollout. An actor's first rollout begins episodes. If the frames are
+    unknown, the rollout is treated as the beginning of an episode, and `n_unknown` counts it.
 
     Args:
         frame_stack: K, at least 2.
@@ -28,7 +28,7 @@ class EarlierFrames:
         self.n_unknown = 0
 
     def complete(self, rollout: Rollout) -> Rollout:
-        """Returns a rollout with K - 1 earlier frames; each actor's rollouts come in order."""
+        """Returns a rollout with K - 1 earlier frames. Each actor's rollouts must come in order."""
         actor = (rollout.actor_id, rollout.incarnation)
         before = self._before.pop(actor, None)
         completed = self._brought(rollout)
@@ -42,7 +42,7 @@ class EarlierFrames:
         return completed
 
     def _brought(self, rollout: Rollout) -> Rollout | None:
-        """Returns the rollout with the newest frames that it brings; None if they are too few."""
+        """Returns the rollout with the newest of its earlier frames; None if they are too few."""
         frames = {}
         for key, columns in rollout.substeps.items():
             previous = columns.previous_observation
@@ -52,7 +52,7 @@ class EarlierFrames:
         return self._with(rollout, frames)
 
     def _following(self, rollout: Rollout, before: Rollout) -> Rollout:
-        """Returns the rollout with the frames of the rollout before, or of the episodes that begin in it."""
+        """Returns the rollout with frames of the previous rollout, or of the episodes that begin in it."""
         starts = np.zeros(rollout.n_envs, np.int64) if rollout.valid is None else rollout.valid.argmax(axis=0)
         # An episode begins in a first transition that is not in the first row, and after the end of another.
         begins = (starts > 0) | before.terminated[-1] | before.truncated[-1]
@@ -66,7 +66,7 @@ class EarlierFrames:
         return self._with(rollout, frames)
 
     def _begun(self, rollout: Rollout, key: str) -> dict[str, NDArray[np.generic]]:
-        """Returns the first frames of episodes that begin in the first transitions, `[B, K - 1, ...]`."""
+        """Returns the frames of episodes that begin in the first transitions, `[B, K - 1, ...]`."""
         starts = np.zeros(rollout.n_envs, np.int64) if rollout.valid is None else rollout.valid.argmax(axis=0)
         observation = rollout.substeps[key].observation
         first = {path: leaf[starts, np.arange(rollout.n_envs)] for path, leaf in observation.items()}
@@ -80,7 +80,7 @@ class EarlierFrames:
 
 
 def goes_on(rollout: Rollout, before: Rollout) -> bool:
-    """Returns True if `rollout` continues the trajectories of `before`: its first observations are their last."""
+    """Returns True if `rollout` continues `before`: its first observations are the last observations of `before`."""
     if rollout.sequence != before.sequence + 1 or rollout.n_envs != before.n_envs:
         return False
     return all(

@@ -1,4 +1,4 @@
-"""Checks that the machine, and the learner's GPU, have the memory for a buffer before it is allocated."""
+"""Checks that the machine and the learner's GPU have enough memory for a buffer before its allocation."""
 
 from pathlib import Path
 from typing import Final
@@ -20,29 +20,29 @@ _CGROUPS: Final = (
 
 
 def available_bytes() -> int | None:
-    """Returns the bytes this process can still take: those of the machine, or of its container if fewer.
+    """Returns the bytes that this process can still allocate on this machine, within the limits of its container.
 
-    None: the system does not tell, because it is not Linux.
+    None: the system does not report them, because it is not Linux.
     """
     limits = [free for free in (_machine_bytes(), *(_cgroup_bytes(*files) for files in _CGROUPS)) if free is not None]
     return min(limits) if limits else None
 
 
 def free_device_bytes(device: torch.device) -> int | None:
-    """Returns the free bytes of a device's own memory; None if it has none, as a CPU."""
+    """Returns the free bytes of a device's separate memory; None if it has no separate memory, like a CPU."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 def check_memory(n_bytes: int, device: torch.device | None = None, device_bytes: int = 0, *, what: str) -> None:
     """Refuses a buffer that does not fit into main memory, or into the memory of a device.
 
-    Pages are allocated when they are first written: without this check, the system would kill the process hours later.
+    Pages are allocated at the first write. Without this check, the system would kill the process hours later.
 
     Args:
         n_bytes: Bytes to be allocated in main memory.
-        device: A device that keeps columns; None: there is none.
+        device: A device for columns; None: no device.
         device_bytes: Bytes to be allocated in the device's own memory.
-        what: Names the buffer and its size, for the message.
+        what: The buffer and its size, for the message.
 
     Raises:
         ConfigurationError: The machine, the container or the device has less memory.
@@ -50,14 +50,15 @@ def check_memory(n_bytes: int, device: torch.device | None = None, device_bytes:
     available = available_bytes()
     if available is not None and n_bytes > available:
         raise ConfigurationError(
-            f"{what} takes {format_bytes(n_bytes)}, and {format_bytes(available)} are available; expected at most what "
-            "is available; lower the buffer's capacity, set its capacity_bytes, or give the machine or container more"
+            f"{what} takes {format_bytes(n_bytes)}, and {format_bytes(available)} are available; expected at most "
+            "that much; lower the buffer's capacity, set its capacity_bytes, or give the machine or container more"
         )
     free = None if device is None else free_device_bytes(device)
     if free is not None and device_bytes > free:
         raise ConfigurationError(
-            f"{what} takes {format_bytes(device_bytes)} on {device}, and {format_bytes(free)} are free there; expected "
-            "at most what is free; lower the buffer's capacity, set its capacity_bytes, or keep it in main memory with "
+            f"{what} takes {format_bytes(device_bytes)} on {device}, and {format_bytes(free)} are free there; "
+            "expected at most that much; lower the buffer's capacity, set its capacity_bytes, or keep it in main "
+            "memory with "
             "device 'cpu'"
         )
 
@@ -66,10 +67,10 @@ def describe_available(device: torch.device | None = None) -> str:
     """Describes the memory available, for the line that announces a buffer.
 
     Args:
-        device: A device that keeps columns; None: there is none.
+        device: A device for columns; None: no device.
 
     Returns:
-        "12.3 GB of memory are available", and what is free on the device; or that the system does not tell.
+        "12.3 GB of memory are available", with the device's free memory; or that the system does not tell.
     """
     available = available_bytes()
     text = "this system does not tell how much memory is available"

@@ -13,12 +13,12 @@ class LimiterInfo:
         inserts: Entries inserted so far.
         samples: Entries drawn so far.
         size: Entries in the buffer.
-        min_size: Entries that have to be in the buffer before any is drawn, unless it is full before.
-        enough: Entries that allow drawing now: `min_size`, or the size at which the first entry had to make room.
+        min_size: Entries that the buffer needs before the first draw, unless it is full with fewer.
+        enough: Entries that are enough for a draw now: `min_size`, or the size when the buffer first removed an entry.
         difference: d = inserts * samples_per_insert - samples; 0 without a limit.
         min_diff: Lower bound of d; -inf without a limit.
         max_diff: Upper bound of d; inf without a limit.
-        waiting: Callers that wait, in the order in which they came.
+        waiting: Waiting callers, in order of arrival.
     """
 
     inserts: int
@@ -38,12 +38,12 @@ class BufferInfo:
 
     Attributes:
         size: Entries in the buffer.
-        capacity: Entries it holds at most.
-        n_bytes: Bytes its arrays take, filled or not.
+        capacity: The largest number of entries.
+        n_bytes: Bytes of its arrays, filled or not.
         inserted: Entries inserted since the start or the last reset.
-        sampled: Entries drawn since then.
-        ignored_updates: Priorities that came since then for entries that were gone.
-        largest_weight: The largest importance weight of the last batch, before all were divided by it; 1 without.
+        sampled: Entries drawn since the start or the last reset.
+        ignored_updates: Priorities for removed entries, since the start or the last reset.
+        largest_weight: The largest importance weight of the last batch, before normalisation; 1 without weights.
         limiter: The state of its rate limiter, with the callers that wait.
     """
 

@@ -1,4 +1,4 @@
-"""Inserts rollouts into a replay buffer from the threads that receive them, for `replay serve`."""
+"""Inserts rollouts into a replay buffer from the receiving threads, for `replay serve`."""
 
 import logging
 import math
@@ -16,17 +16,18 @@ logger = logging.getLogger(__name__)
 
 
 class ReplayInserter:
-    """A `RolloutDestination` that inserts into buffers from which only other processes draw. Any thread may call.
+    """A `RolloutDestination` that inserts into buffers from which only other processes sample. Thread-safe.
 
-    No queue lies between: the thread of a stream inserts by itself, and waits while the limiter blocks insertions. That
-    wait is the back-pressure on the actors.
+    It uses no queue: the thread of a stream inserts by itself, and waits while the limiter blocks insertions. This
+    back-pressure reaches the actors.
 
-    Invariant: when `put` returns True, every trajectory of the rollout has been inserted exactly once, or it was
-    dropped, and the log says so. That holds even if the rollout came again over a new stream while the old stream still
-    waited. Threads take turns at each buffer: one waits for the limiter as `ACTORS`, the others wait for their turn.
+    Invariant: when `put` returns True, every trajectory of the rollout has been inserted exactly once, or was dropped
+    with a log line. This holds even if the rollout arrives again over a new stream while the old stream still waits.
+    Threads take turns at each buffer: one thread waits for the limiter, under the name `ACTORS`. Other threads wait for
+    their turn.
 
     Args:
-        buffers: Buffers by substep key; others may use them, too.
+        buffers: Buffers by substep key; other objects may use them, too.
     """
 
     def __init__(self, buffers: SubstepBuffers) -> None:
@@ -35,7 +36,7 @@ class ReplayInserter:
         self._turns = {key: threading.Lock() for key in buffers}  # held by the thread that inserts
         # By actor and incarnation: the sequence of its latest rollout, and how many of its trajectories are inserted.
         # Written by the thread that has the turn, which is enough: two rollouts of one actor are here at once only if
-        # one was sent again, and both go into the same buffer.
+        # the actor resent one, and both enter the same buffer.
         self._progress: dict[tuple[str, int], tuple[int, int]] = {}
 
     def put(self, rollout: Rollout, *, is_active: Callable[[], bool], n_reserved: int = 0) -> bool:
@@ -71,7 +72,7 @@ class ReplayInserter:
         self._closed.set()
 
     def _insert(self, rollout: Rollout, is_wanted: Callable[[], bool]) -> bool:
-        """Inserts in pieces as large as the limiter allows. The caller has the turn."""
+        """Inserts slices as large as the limiter allows. The caller has the turn."""
         actor, sequence = (rollout.actor_id, rollout.incarnation), rollout.sequence
         latest, n_in = self._progress.get(actor, (0, 0))
         start = n_in if latest == sequence else 0

@@ -1,4 +1,4 @@
-"""Makes the parts of a buffer from its settings: store, sampler, limiter; and computes first the memory they take."""
+"""Makes the store, sampler and limiter of a buffer from its settings, and first computes their memory."""
 
 import math
 import threading
@@ -31,15 +31,15 @@ from rollcast.services.policies.policies import PolicySpec
 
 @dataclass(frozen=True, slots=True)
 class BufferSize:
-    """The capacity of a buffer, and the memory it takes.
+    """The capacity of a buffer, and its memory.
 
     Attributes:
         entry: The kind of its entries.
-        capacity: Entries it holds at most.
+        capacity: The largest number of entries.
         batch_size: Entries of a batch.
-        n_bytes: Bytes its arrays take, including those of the sampler.
+        n_bytes: Bytes of the arrays, including the sampler's arrays.
         device: The device of its columns; None: main memory, as numpy arrays.
-        device_bytes: The bytes among them that lie in the device's own memory; 0 for a CPU.
+        device_bytes: The part of these bytes in the device's own memory; 0 for a CPU.
     """
 
     entry: Literal["transitions", "rollouts"]
@@ -63,10 +63,10 @@ class BufferSize:
         return f"{text}: {format_bytes(self.device_bytes)} on {self.device}, {main} in main memory"
 
     def check_memory(self) -> None:
-        """Refuses a size that the machine or the device has no memory for.
+        """Refuses a size that does not fit into the machine's or the device's memory.
 
         Raises:
-            ConfigurationError: The memory is missing.
+            ConfigurationError: There is not enough memory.
         """
         main_bytes = self.n_bytes - self.device_bytes
         check_memory(main_bytes, self.device, self.device_bytes, what=f"a replay buffer of {self.entries}")
@@ -76,7 +76,7 @@ def check_positive(**arguments: int) -> None:
     """Refuses arguments below 1.
 
     Raises:
-        ConfigurationError: One is below 1; the message names it.
+        ConfigurationError: An argument is below 1; the message names it.
     """
     for name, value in arguments.items():
         if value < 1:
@@ -84,7 +84,7 @@ def check_positive(**arguments: int) -> None:
 
 
 def check_sequences(settings: ReplaySettings, n_rollout_steps: int, *, state_size: int) -> None:
-    """Checks that sequences lie in a rollout, and begin where a recurrent state is known.
+    """Checks that sequences fit into a rollout, and begin at a known recurrent state.
 
     Args:
         settings: Settings with the entry, the sequence length and the burn-in.
@@ -92,8 +92,8 @@ def check_sequences(settings: ReplaySettings, n_rollout_steps: int, *, state_siz
         state_size: S of the recurrent states to keep; 0: none.
 
     Raises:
-        ConfigurationError: If a sequence is too long, or begins elsewhere; or if entries are transitions, which have no
-            recurrent state.
+        ConfigurationError: A sequence is too long, or begins at an unknown state. Or entries are transitions, which
+            have no recurrent state.
     """
     if state_size and settings.entry == "transitions":
         raise ConfigurationError(
@@ -117,7 +117,7 @@ def check_sequences(settings: ReplaySettings, n_rollout_steps: int, *, state_siz
 
 
 def check_replayable(spec: PolicySpec, *, entry: str, state_size: int, frame_stack: int) -> None:
-    """Checks that a buffer keeps all that a policy's rollouts hold.
+    """Checks that a buffer keeps all columns of a policy's rollouts.
 
     Args:
         spec: The architecture of the policy.
@@ -126,7 +126,7 @@ def check_replayable(spec: PolicySpec, *, entry: str, state_size: int, frame_sta
         frame_stack: K, the frames in each observation of the buffer's samples.
 
     Raises:
-        ConfigurationError: If it does not.
+        ConfigurationError: The buffer does not keep a column.
     """
     if spec.state_size and entry == "transitions":
         raise ConfigurationError(
@@ -151,10 +151,10 @@ def device_of_columns(settings: ReplaySettings, learner_device: torch.device | s
 
     Args:
         settings: Settings with the device, `cpu` or `learner`.
-        learner_device: The learner's device; None: there is no learner.
+        learner_device: The learner's device; None: no learner.
 
     Raises:
-        ConfigurationError: The device is `learner`, and there is no learner.
+        ConfigurationError: The device is `learner`, without a learner.
     """
     if settings.device == "cpu":
         return None
@@ -169,7 +169,7 @@ def device_of_columns(settings: ReplaySettings, learner_device: torch.device | s
 def plan_size(
     settings: ReplaySettings, layout: EntryLayout, *, batch_size: int, device: torch.device | None = None
 ) -> BufferSize:
-    """Computes the largest capacity within the limits, and the memory for it. Allocates nothing.
+    """Computes the largest capacity within the limits, and its memory, without an allocation.
 
     Args:
         settings: Settings with the capacity in entries, and in bytes.
@@ -191,7 +191,7 @@ def plan_size(
     if min_size < batch_size:
         raise ConfigurationError(
             f"min_size is {min_size}, below the batch_size of {batch_size}; expected at least {batch_size}, or the "
-            "first batch would ask for more than there is; raise min_size or leave it empty"
+            "first batch would need more entries than the buffer has; raise min_size or leave it empty"
         )
     smallest = 1 if settings.entry == "rollouts" else layout.n_rollout_steps
     for least, what in (
@@ -202,13 +202,13 @@ def plan_size(
         if capacity < least:
             raise ConfigurationError(
                 f"the replay buffer holds {capacity} entries{limit}, fewer than {what}; expected at least {least}; "
-                "raise capacity and capacity_bytes, or lower what has to fit"
+                "raise capacity and capacity_bytes, or lower that number"
             )
     return size
 
 
 def make_store(settings: ReplaySettings, layout: EntryLayout, size: BufferSize, *, discount: float) -> EntryStore:
-    """Allocates the store that the settings ask for.
+    """Allocates the store according to the settings.
 
     Args:
         settings: The buffer's settings.
@@ -245,12 +245,12 @@ def make_store(settings: ReplaySettings, layout: EntryLayout, size: BufferSize, 
 
 
 def make_sampler(settings: ReplaySettings, store: EntryStore, rng: np.random.Generator) -> Sampler:
-    """Makes the sampler that the settings ask for.
+    """Makes the sampler according to the settings.
 
     Args:
         settings: The buffer's settings.
         store: The buffer's store.
-        rng: A generator that nothing else uses.
+        rng: A generator for this sampler only.
     """
     if settings.sampler == "prioritized":
         return Prioritized(
@@ -268,7 +268,7 @@ def make_sampler(settings: ReplaySettings, store: EntryStore, rng: np.random.Gen
 def make_limiter(
     settings: ReplaySettings, *, batch_size: int, max_insert: int, changed: threading.Condition
 ) -> RateLimiter:
-    """Makes the limiter that the settings ask for.
+    """Makes the limiter according to the settings.
 
     Args:
         settings: The buffer's settings.
@@ -314,7 +314,7 @@ def _bytes(settings: ReplaySettings, layout: EntryLayout, capacity: int, *, batc
 
 
 def _largest_capacity(settings: ReplaySettings, layout: EntryLayout, n_bytes: int, *, batch_size: int) -> int:
-    """Returns the largest capacity, up to that of the settings, that fits into the bytes; 0 if no entry fits."""
+    """Returns the largest capacity within the settings and the bytes; 0 if no entry fits."""
     low, high = 0, settings.capacity
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Keeps inserting and sampling at a ratio: the side that is ahead waits.
+"""Keeps the ratio between samples and insertions: the side that is ahead waits.
 
 Cassirer et al. 2021, "Reverb: A Framework For Experience Replay", section 3.3, https://arxiv.org/abs/2102.04736.
 """
@@ -18,13 +18,13 @@ from rollcast.services.process.waiting import wait_for
 from rollcast.services.replay.replay import ReplayWaiting
 
 _COUNTERS: Final = ("inserts", "samples", "size", "enough")
-# The largest count that is read from a checkpoint.
+# The largest accepted count in a checkpoint.
 _MAX_COUNT: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wait:
-    """A caller that waits: tells whether it may continue, why not, and since when it waits."""
+    """A waiting caller: tells whether it may continue, the reason for the wait, and its start."""
 
     may: Callable[[], bool]
     why: Callable[[], str]
@@ -33,36 +33,35 @@ class _Wait:
 
 
 class RateLimiter:
-    """Lets insertions and samples pass while they keep the ratio; the side that would leave the band waits.
+    """Admits insertions and samples while they keep the ratio. The side that would leave the band waits.
 
-    With d = inserts * samples_per_insert - samples after it,
+    With d = inserts * samples_per_insert - samples, counted after the operation,
 
         an insertion passes  if d <= max_diff = samples_per_insert * min_size + error_buffer, or size < min_size before,
         a sample passes      if d >= min_diff = samples_per_insert * min_size - error_buffer, and size >= min_size.
 
-    Below min_size nothing can be sampled, so no insertion waits for samples there. A buffer that had to remove entries
-    to insert others is as full as it gets, so its size is enough from then on, even below min_size; but not below
-    `max_sample`.
+    Below min_size, no sampling is possible, so insertions do not wait for samples. A buffer that had to remove entries
+    for new ones is full. From then on its size is enough for sampling, even below min_size, but not below `max_sample`.
 
-    Invariant: d <= max_diff, and d >= min_diff from the first sample on. Where samples use entries up, d may be above:
-    entries that are removed before take draws with them that d still counts on, and such a buffer may fall below
-    min_size at any d.
+    Invariant: d <= max_diff, and d >= min_diff from the first sample on. If sampling uses up entries, d may exceed its
+    bound, because removed entries take along draws that d still counts. Such a buffer may also fall below min_size at
+    any d.
 
-    The two sides never block each other forever. Below min_size any insertion passes. From min_size on, at every
+    The two sides never block each other forever. Below min_size, any insertion passes. From min_size on, at every
     possible d, one side may continue with insertions of up to `max_insert` entries and samples of up to `max_sample`.
-    Settings are refused if they do not allow that:
+    The settings must therefore satisfy:
 
         error_buffer >= max(samples_per_insert * max_insert, max_sample).
 
-    Insertions pass in the order in which they came, and so do samples: else small samples would use up, one by one,
-    what a large one waits for, and it would wait for ever.
+    Insertions pass in order of arrival, and so do samples. Otherwise small samples could use up one by one the entries
+    for which a large sample waits, and the large sample would wait forever.
 
-    Any thread may call. `changed` guards everything; the buffer uses the same lock. A caller that was let in counts its
-    entries with `inserted` or `sampled` before it releases the lock.
+    Thread-safe. `changed` guards everything; the buffer uses the same lock. A caller that may continue counts
+    its entries with `inserted` or `sampled` before it releases the lock.
 
     Attributes:
-        max_insert: The entries of the largest insertion that is let in; inf without a limit.
-        max_sample: The entries of the largest sample that is let in; inf without a limit.
+        max_insert: Entries of the largest accepted insertion; inf without a limit.
+        max_sample: Entries of the largest accepted sample; inf without a limit.
     """
 
     def __init__(
@@ -75,12 +74,12 @@ class RateLimiter:
         max_sample: int = 1,
         changed: threading.Condition | None = None,
     ) -> None:
-        """Starts with nothing inserted.
+        """Starts without insertions.
 
         Args:
-            samples_per_insert: Samples that each inserted entry pays for, above 0; None: only `min_size` limits.
-            min_size: Entries needed before anything is sampled, at least 1.
-            error_buffer: Samples that either side may be ahead; None: the smallest number allowed.
+            samples_per_insert: Samples per inserted entry, above 0; None: only `min_size` limits sampling.
+            min_size: Entries needed before the first sample, at least 1.
+            error_buffer: Samples by which either side may be ahead; None: the smallest allowed number.
             max_insert: Entries of the largest insertion.
             max_sample: Entries of the largest sample.
             changed: A condition over a re-entrant lock; None: a new one.
@@ -102,7 +101,7 @@ class RateLimiter:
             self._min_diff = samples_per_insert * min_size - error_buffer
             self._max_diff = samples_per_insert * min_size + error_buffer
             self.max_insert, self.max_sample = max_insert, max_sample
-        # Those that wait, in the order in which they came.
+        # The waiting callers, in order of arrival.
         self._inserters: dict[object, _Wait] = {}
         self._samplers: dict[object, _Wait] = {}
         self.reset()
@@ -125,7 +124,7 @@ class RateLimiter:
             return self._size >= self._enough and self._difference() - n >= self._min_diff - self._rounding()
 
     def inserted(self, n: int, *, displaced: int = 0) -> None:
-        """Counts n inserted entries, and `displaced` entries that were removed to make room for them."""
+        """Counts n inserted entries, and `displaced` entries that were removed to make room."""
         with self._changed:
             self._inserts += n
             self._size += n - displaced
@@ -141,30 +140,30 @@ class RateLimiter:
             self._tell()
 
     def removed(self, n: int) -> None:
-        """Counts n entries that were removed without others in their place."""
+        """Counts n removed entries that were not replaced."""
         with self._changed:
             self._size -= n
 
     def settle(self) -> None:
         """Resets the counters as if actors had just filled the buffer: at most `min_size` insertions, no samples.
 
-        From then on d is in the middle of its band, or below it until the buffer has `min_size` entries. So no burst of
-        samples follows, and no insertion has to wait for samples.
+        From then on, d is in the middle of its band, or below it until the buffer has `min_size` entries. So no burst
+        of samples follows, and no insertion waits for samples.
         """
         with self._changed:
             self._inserts, self._samples = min(self._inserts, self._min_size), 0
             self._tell()
 
     def await_insert(self, n: int, timeout_s: float, is_active: Callable[[], bool], *, who: str = "") -> bool:
-        """Waits until n entries may be inserted. The caller holds the lock, and inserts before it releases it.
+        """Waits until n entries may be inserted. The caller holds the lock until it has inserted them.
 
         Args:
             n: Number of entries.
-            timeout_s: Longest wait, in seconds.
+            timeout_s: The longest wait, in seconds.
             is_active: Called at least every second while waiting; the wait ends when it returns False.
-            who: A unique name for a caller that asks again after each refusal. It keeps its place, and `info` lists it,
-                from its first refusal until it is let in, gives up, or `stop_waiting` is called. Empty: the wait ends
-                when this method returns.
+            who: A unique name for a caller that retries after each refusal. The caller keeps its place, and `info`
+                lists it, from its first refusal until it may continue, cancels, or `stop_waiting` is called. Empty: the
+                wait ends when this method returns.
 
         Returns:
             True if the entries may be inserted.
@@ -175,11 +174,11 @@ class RateLimiter:
         return self._wait(self._inserters, wait, timeout_s, is_active)
 
     def await_sample(self, n: int, timeout_s: float, is_active: Callable[[], bool], *, who: str = "") -> bool:
-        """Waits until n entries may be sampled. The caller holds the lock, and samples before it releases it.
+        """Waits until n entries may be sampled. The caller holds the lock until it has sampled them.
 
         Args:
             n: Number of entries.
-            timeout_s: Longest wait, in seconds.
+            timeout_s: The longest wait, in seconds.
             is_active: Called at least every second while waiting; the wait ends when it returns False.
             who: See `await_insert`.
 
@@ -192,7 +191,7 @@ class RateLimiter:
         return self._wait(self._samplers, wait, timeout_s, is_active)
 
     def stop_waiting(self, who: str) -> None:
-        """Removes a caller that asked again after each refusal from the waiting ones; see `await_insert`."""
+        """Removes a caller from the list of waiting callers; see `await_insert`."""
         with self._changed:
             self._inserters.pop(who, None)
             self._samplers.pop(who, None)
@@ -222,7 +221,7 @@ class RateLimiter:
             )
 
     def info(self) -> LimiterInfo:
-        """Returns the state now. A caller that may continue but has not yet woken up is not listed as waiting."""
+        """Returns the current state. A caller that may continue but has not woken up yet is not listed as waiting."""
         with self._changed:
             now = time.monotonic()
             return LimiterInfo(
@@ -255,7 +254,7 @@ class RateLimiter:
             self._changed.notify_all()
 
     def _held_up(self) -> list[_Wait]:
-        """Returns those that wait, without the first ones of each side that may continue."""
+        """Returns the waiting callers, except the first ones of each side that may continue."""
         return [
             wait
             for side in (self._inserters, self._samplers)
@@ -266,7 +265,7 @@ class RateLimiter:
         return (self._inserts + n_more) * self._samples_per_insert - self._samples
 
     def _rounding(self, n_more: int = 0) -> float:
-        """Returns the error allowed for floats, so that no side waits for ever for the last bit of the difference."""
+        """Returns the tolerance for floats, so that no side waits forever because of rounding."""
         return 1e-9 + 1e-14 * (self._inserts + n_more) * self._samples_per_insert
 
     def _wait(self, side: dict[object, _Wait], wait: _Wait, timeout_s: float, is_active: Callable[[], bool]) -> bool:
@@ -292,7 +291,7 @@ class RateLimiter:
 def _checked_error_buffer(
     samples_per_insert: float, error_buffer: float | None, max_insert: int, max_sample: int
 ) -> float:
-    """Returns the error buffer, or the smallest one allowed if there is none."""
+    """Returns the error buffer; the smallest allowed one if none is given."""
     if not 0 < samples_per_insert < math.inf:
         raise ConfigurationError(f"samples_per_insert is {samples_per_insert}; expected a number above 0; raise it")
     paid = samples_per_insert * max_insert

@@ -1,4 +1,4 @@
-"""Joins and cuts rollouts along time until they have a wanted length."""
+"""Joins and cuts rollouts along time to a given length."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,19 +29,20 @@ class Recutter:
     """Makes rollouts of T steps from rollouts of any length.
 
     Consecutive rollouts of one actor are joined before they are cut, so that trajectories continue across them. Two
-    rollouts are consecutive if their sequence numbers are, and the second begins with the observation the first ended
-    with. Steps left over at the end of consecutive rollouts are filled up to T with rows that are no transitions, or
+    rollouts are consecutive if their sequence numbers are, and the second begins with the last observation of the
+    first. Surplus steps at the end of consecutive rollouts are padded to T with rows that are not transitions, or
     dropped.
 
     Invariant: the transitions (observation, action, reward, ends, next observation) of the output are those of the
-    input, in the same order for each environment, except for `n_dropped` of them. Rollouts of T steps that nothing has
-    to be joined to come out unchanged. Rollouts that begin where one of the input did have the recurrent states that it
-    brought; others have none. With a frame stack, all have the frames before them, see `EarlierFrames`.
+    input, in the same order for each environment, except for `n_dropped` of them. Rollouts of T steps that need no
+    joining stay unchanged. A rollout that begins at the start of an input rollout has the recurrent states of that
+    rollout; other rollouts have no recurrent states. With a frame stack, every rollout has the frames before it; see
+    `EarlierFrames`.
 
     Args:
         n_steps: T, at least 1.
-        fills_up: Fill left-over steps up, for users of single transitions; else drop them, for users of whole rollouts.
-        frame_stack: K, the frames that the policy sees at once.
+        fills_up: True: pad surplus steps, for single transitions. False: drop them, for whole rollouts.
+        frame_stack: K, the number of frames that the policy sees at once.
     """
 
     def __init__(self, n_steps: int, *, fills_up: bool, frame_stack: int = 1) -> None:
@@ -53,7 +54,7 @@ class Recutter:
 
     @property
     def n_without_frames(self) -> int:
-        """The rollouts whose earlier frames were not known."""
+        """The number of rollouts whose earlier frames are unknown."""
         return 0 if self._frames is None else self._frames.n_unknown
 
     def recut(self, rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
@@ -63,8 +64,8 @@ class Recutter:
             rollouts: The rollouts, each actor's in order.
 
         Yields:
-            Rollouts of T steps. A rollout made of several has the sequence number of the last, the lowest policy
-            version, and no episodes.
+            Rollouts of T steps. A rollout made of several has the last one's sequence number, the lowest policy
+                version, and no episodes.
         """
         waiting: dict[tuple[str, int], list[Rollout]] = {}
         for recorded in rollouts:
@@ -99,7 +100,7 @@ class Recutter:
 
 
 def _follows(rollout: Rollout, before: Rollout) -> bool:
-    """Returns True if the trajectories of `before` continue in `rollout`, and can be joined without losing an end."""
+    """Returns True if `rollout` continues the trajectories of `before`, and joining them loses no final observation."""
     if not goes_on(rollout, before):
         return False
     # An end at the last step may have its final observation only after the rollout, which joining would lose.
@@ -150,7 +151,7 @@ def _joined(parts: Sequence[Rollout]) -> Rollout:
 
 
 def _parts_from(parts: Sequence[Rollout], start: int) -> Sequence[Rollout]:
-    """Returns the parts of a joined rollout from a step on; none if no part begins with it."""
+    """Returns the parts of a joined rollout from a step on; empty if no part begins at it."""
     n_steps = 0
     for i, part in enumerate(parts):
         if n_steps == start:
@@ -160,11 +161,11 @@ def _parts_from(parts: Sequence[Rollout], start: int) -> Sequence[Rollout]:
 
 
 def _before_first(parts: Sequence[Rollout], key: str) -> dict[str, Any]:
-    """Returns what consecutive rollouts say of the time before the first transitions, by column; None if unknown.
+    """Returns the columns from before the first transitions of consecutive rollouts; None if unknown.
 
-    These are the states `[B, S]` with which a recurrent policy acted first, and the frames `[B, K - 1, ...]` before.
-    What a rollout brings is that of the first transition of a trajectory. If a trajectory has none in the first
-    rollout, it is in a later one.
+    They are the states `[B, S]` with which a recurrent policy acted first, and the frames `[B, K - 1, ...]` before. A
+    rollout has them for the first transition of each trajectory. If a trajectory has no transition in the first
+    rollout, they come from a later one.
     """
     found: dict[str, Any] = {}
     for name in ("initial_state", "previous_observation"):
@@ -191,13 +192,13 @@ def _of_first_transitions(parts: Sequence[Rollout], arrays: Sequence[NDArray[Sca
 
 
 def _steps(rollout: Rollout, start: int, stop: int, parts: Sequence[Rollout]) -> Rollout:
-    """Returns the steps `start:stop`: views of the rollout, except for what comes before them and final observations.
+    """Returns the steps `start:stop`, as views except for earlier frames, states and final observations.
 
     Args:
         rollout: A joined rollout.
         start: The first step.
         stop: The end, exclusive.
-        parts: The rollouts that were joined to it, from `start` on; none if no one begins there.
+        parts: The joined rollouts, from `start` on; empty if none begins there.
     """
     t = rollout.final_index[:, 0]
     wanted = (t >= start) & (t < stop)
@@ -224,10 +225,9 @@ def _steps(rollout: Rollout, start: int, stop: int, parts: Sequence[Rollout]) ->
 
 
 def _filled_up(rollout: Rollout, n_steps: int) -> Rollout:
-    """Appends rows that are no transitions until there are `n_steps`.
+    """Appends rows that are not transitions until there are `n_steps`.
 
-    Their observation is the one after the last step, so that it is the next observation of that step, as in a reset
-    row.
+    They repeat the observation after the last step, so that it is that step's next observation, as in a reset row.
     """
     n_more = n_steps - rollout.n_steps
 

@@ -1,4 +1,4 @@
-"""Adapts a replay buffer to `ReplayService`, through which other learners draw batches."""
+"""Adapts a replay buffer to `ReplayService`, for learners in other processes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,18 +26,18 @@ _fields_beside_columns: Final = same_fields(ReplayBatch, but=("substeps",))
 
 
 def replay_status(buffer: ReplayBuffer) -> ReplayStatus:
-    """Returns the state of a buffer, for a learner's status. Any thread may call."""
+    """Returns the state of a buffer, for a learner's status. Thread-safe."""
     return ReplayStatus(**_status_fields(buffer.info()))
 
 
 class ServedReplay:
-    """A `rollcast.services.replay.service.ReplaySource` over one buffer. Any thread may call.
+    """A `rollcast.services.replay.service.ReplaySource` over one buffer. Thread-safe.
 
     Args:
-        buffer: The buffer; others may use it, too.
-        spaces: The spaces of its substep. With a frame stack, `info` has those of the stacks of transitions.
-        n_rollout_steps: T of the rollouts that are inserted.
-        copier_for: Makes what copies from the buffer's device, for one stream of batches each.
+        buffer: The buffer; other objects may use it, too.
+        spaces: The spaces of its substep. With a frame stack, `info` has the spaces of stacked observations.
+        n_rollout_steps: T of the inserted rollouts.
+        copier_for: Makes a copier from the buffer's device for each stream of batches.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ServedReplay:
         self._n_sample_steps = len(entry.reward)
 
     def info(self) -> ReplayInfo:
-        """Returns the state of the buffer, and what clients need to read its batches."""
+        """Returns the state of the buffer, and the information that clients need to read its batches."""
         info = self._buffer.info()
         return ReplayInfo(
             **_status_fields(info),
@@ -75,7 +75,7 @@ class ServedReplay:
         )
 
     def batches(self, batch_size: int) -> "ServedBatches":
-        """Allocates arrays for batches of one size, and returns what draws into them.
+        """Allocates arrays for batches of one size, and returns a source of such batches.
 
         Raises:
             InvalidInputError: `batch_size` is below 1.
@@ -110,8 +110,8 @@ class ServedBatches:
 
     Args:
         buffer: The buffer to draw from.
-        ring: The arrays that batches are gathered into.
-        copier: Copies them from the buffer's device; for this stream only.
+        ring: The arrays for the batches.
+        copier: Copies batches from the buffer's device; for this stream only.
     """
 
     def __init__(self, buffer: ReplayBuffer, ring: SampleRing, copier: Copier) -> None:
@@ -121,11 +121,11 @@ class ServedBatches:
         self._shown: tuple[ReplaySample, ReplayBatch] | None = None
 
     def next(self, *, timeout_s: float, is_active: Callable[[], bool]) -> ReplayBatch:
-        """Draws a batch. It stays valid until the next call, which returns the same object if it uses the same arrays.
+        """Draws a batch. The batch stays valid until the next call, which may return the same object.
 
         Raises:
-            InvalidInputError: The buffer holds fewer entries, or its limiter never lets so many out.
-            NotReadyError: The limiter let no batch out within `timeout_s`.
+            InvalidInputError: The buffer has fewer entries than the batch, or its limiter can never accept it.
+            NotReadyError: The limiter did not accept a batch within `timeout_s`.
         """
         ring = self._ring
         sample = self._buffer.sample(ring.batch_size, ring=ring, timeout_s=timeout_s, is_active=is_active)
@@ -142,7 +142,7 @@ def serve_buffers(
     Args:
         buffers: Buffers by substep key.
         spaces: Spaces by substep key.
-        n_rollout_steps: T of the rollouts that are inserted.
+        n_rollout_steps: T of the inserted rollouts.
 
     Returns:
         Sources by substep key, for `make_server`.
@@ -162,9 +162,9 @@ def _status_fields(info: BufferInfo) -> dict[str, Any]:
 
 
 def _to_batch(sample: ReplaySample, copier: Copier) -> ReplayBatch:
-    """Returns the same arrays as a `ReplayBatch`; those on the learner's device are copied to main memory.
+    """Returns a sample as a `ReplayBatch`; arrays on the learner's device are copied to main memory.
 
-    All copies are under way together, beside the trainer's work: only this thread waits for them.
+    All copies run concurrently with each other and with the trainer's work: only this thread waits for them.
     """
 
     def host_array(array: ColumnArray) -> NDArray[Any]:

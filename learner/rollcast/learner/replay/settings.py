@@ -1,4 +1,4 @@
-"""The replay buffer's settings, in a module of their own so that `rollcast --help` need not import torch."""
+"""The replay buffer's settings, in a separate module so that `rollcast --help` does not import torch."""
 
 from typing import Annotated, Final, Literal, Self
 
@@ -20,7 +20,7 @@ class ReplaySettings(BaseModel):
     capacity: AtLeastOne = setting(1_000_000, "Largest number of entries in the buffer, at least 1.", _SAME_LAYOUT)
     capacity_bytes: AtLeastOne | None = setting(
         None,
-        "Largest size of the buffer's arrays in bytes, on any device. Default: what the capacity needs.",
+        "Largest size of the buffer's arrays in bytes, on any device. Default: as many bytes as the capacity needs.",
         _SAME_LAYOUT,
     )
     device: Literal["cpu", "learner"] = setting(
@@ -46,8 +46,8 @@ class ReplaySettings(BaseModel):
     )
     priority_epsilon: Annotated[float, Field(ge=1e-12, le=1e12)] = setting(
         1e-6,
-        "Prioritized: added to every priority before alpha, so that entries with error 0 are drawn again, from "
-        "1e-12 to 1e12.",
+        "Prioritized: number added to every priority before alpha, from 1e-12 to 1e12. So entries with error 0 are "
+        "also drawn again.",
         _SAME_LAYOUT,
     )
     beta: ZeroToOne = setting(
@@ -63,8 +63,8 @@ class ReplaySettings(BaseModel):
     )
     removal: Literal["oldest", "lowest_priority"] = setting(
         "oldest",
-        "Entry to remove from a full buffer. lowest_priority makes each transition store its own next "
-        "observation, which doubles the bytes; with a frame stack, both stacks, 2 K frames instead of one.",
+        "Entry to remove from a full buffer. With lowest_priority, each transition stores its own next "
+        "observation, which doubles the bytes. With a frame stack, it stores 2 K frames instead of one.",
         _SAME_LAYOUT,
     )
     max_times_sampled: AtLeastOne | None = setting(
@@ -93,18 +93,19 @@ class ReplaySettings(BaseModel):
     )
     samples_per_insert: PositiveFloat | None = setting(
         None,
-        "Average number of times each inserted entry is drawn. The side that is ahead waits. Default: no limit.",
-        stays("the limiter would make up for all that was inserted before"),
+        "Average number of times each inserted entry is drawn. The side that is ahead, actors or trainer, waits. "
+        "Default: no limit.",
+        stays("the limiter would compensate for all earlier insertions"),
     )
     min_size: AtLeastOne | None = setting(
         None,
         "Entries in the buffer before the first batch is drawn, at least batch_size. Default: batch_size.",
-        stays("the limiter has counted from there"),
+        stays("the limiter counts from this size"),
     )
     error_buffer: PositiveFloat | None = setting(
         None,
-        "Samples that either side may be ahead of samples_per_insert. Default: the least that inserts and "
-        "batches allow.",
+        "Number of samples by which either side may be ahead of samples_per_insert. Default: the smallest number "
+        "that inserts and batches allow.",
         LEARNING,
     )
 
@@ -114,7 +115,7 @@ class ReplaySettings(BaseModel):
         if self.min_size is not None and self.min_size > self.capacity:
             raise ValueError(
                 f"min_size is {self.min_size}, above the capacity of {self.capacity}; expected at most the capacity, "
-                "or nothing could ever be drawn; lower min_size or raise capacity"
+                "or no batch could ever be drawn; lower min_size or raise capacity"
             )
         if self.n_step > 1 and self.entry == "rollouts":
             raise ValueError(
@@ -128,7 +129,8 @@ class ReplaySettings(BaseModel):
             )
         if self.burn_in and self.sequence_length is None:
             raise ValueError(
-                f"burn_in is {self.burn_in} without a sequence_length; expected both; say how many steps to learn from"
+                f"burn_in is {self.burn_in} without a sequence_length; expected both; set sequence_length to the "
+                "steps to learn from"
             )
         spi, most = self.samples_per_insert, self.max_times_sampled
         if spi is not None and most is not None and spi > most:
@@ -138,14 +140,14 @@ class ReplaySettings(BaseModel):
             )
         if self.error_buffer is not None and spi is None:
             raise ValueError(
-                f"error_buffer is {self.error_buffer:g} without samples_per_insert; expected both, because it is "
-                "counted in samples; set samples_per_insert or leave error_buffer empty"
+                f"error_buffer is {self.error_buffer:g} without samples_per_insert; expected both, because "
+                "error_buffer counts samples; set samples_per_insert or leave error_buffer empty"
             )
         return self
 
     @property
     def keeps_log_prob(self) -> bool:
-        """True if log-probabilities are kept: as `log_prob` says, else with rollouts only."""
+        """True if log-probabilities are stored: according to `log_prob`, or by default with rollouts only."""
         return self.entry == "rollouts" if self.log_prob is None else self.log_prob
 
     def schedules(self) -> dict[str, Schedule]:

@@ -35,7 +35,7 @@ def make_buffers(
     frame_stack: int = 1,
     announce: Callable[[str], None] = logger.info,
 ) -> SubstepBuffers:
-    """Makes one buffer for each substep; announces and checks first the memory that all of them take.
+    """Makes one buffer for each substep. First announces and checks the memory of all buffers.
 
     Args:
         settings: The settings of each buffer.
@@ -45,10 +45,10 @@ def make_buffers(
         n_envs: Trajectories of the largest rollout.
         state_size: S of the recurrent states to keep; 0: none.
         discount: gamma.
-        seed: The seed of a single buffer; the seeds of several derive from it.
+        seed: The seed of a single buffer; the seeds of several buffers derive from it.
         learner_device: See `ReplayBuffer`.
         frame_stack: See `ReplayBuffer`.
-        announce: Called with one line about the memory, before anything is allocated.
+        announce: Called with one line about the memory, before the allocation.
 
     Returns:
         The buffers by substep key.

@@ -1,1 +1,1 @@
-"""The directory of a run: its settings, metrics and policies, and the folders of its checkpoints and its log."""
+"""The directory of a run: its settings, metrics and policies, its checkpoints and its log."""

@@ -1,4 +1,4 @@
-"""Reads the curves of runs, and computes the median and the spread of runs that differ in their seed only."""
+"""Reads the curves of runs, and computes median and spread of runs that differ only in their seed."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.errors import ConfigurationError
 
-# Settings that say where a run is and what it tells of itself, and the seed: runs that differ in them are alike.
+# The settings of a run's place and output, and the seed: runs that differ only in these are alike.
 _UNLIKE_IN_NAME: Final = frozenset(
     {"seed", "run_dir", "summary_json", "address", "log_level", "log_interval_s", "resume", "recipe"}
 )
@@ -25,9 +25,9 @@ class Curve:
     """A metric of one run.
 
     Attributes:
-        x: float64 `[N]`, environment steps or seconds since the first record; they rise.
+        x: float64 `[N]`, environment steps or seconds since the first record; increasing.
         y: float64 `[N]`, finite.
-        has_ended: True if the run has reached its end, solved or out of steps: its last value is its result.
+        has_ended: True if the run has reached its end, so that its last value is its result.
     """
 
     x: NDArray[np.float64]
@@ -37,14 +37,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The curves of several runs, as one.
+    """The joint curve of several runs.
 
     Attributes:
-        x: float64 `[N]`, every place at which one of them has a value.
-        median: float64 `[N]`, of those that have begun and count; see `spread_of`.
-        low: float64 `[N]`, their first quartile.
-        high: float64 `[N]`, their third quartile.
-        all_until: The last place at which all of them have a value of their own.
+        x: float64 `[N]`, the union of the curves' x.
+        median: float64 `[N]`, the median of the curves that count; see `spread_of`.
+        low: float64 `[N]`, the first quartile.
+        high: float64 `[N]`, the third quartile.
+        all_until: The largest x that every curve reaches.
     """
 
     x: NDArray[np.float64]
@@ -60,11 +60,11 @@ def read_curve(run: RunDirectory, metric: str, *, over_seconds: bool = False, ha
     Args:
         run: The run.
         metric: The tag, such as `train/mean_return`.
-        over_seconds: True: over the seconds since the first record; False: over the environment steps.
+        over_seconds: True: x is the seconds since the first record; False: x is the environment steps.
         has_ended: See `Curve`.
 
     Raises:
-        ConfigurationError: The run has no such metric.
+        ConfigurationError: The run does not have the metric.
     """
     records = list(read_records(run.metrics_path))
     points = [
@@ -87,11 +87,11 @@ def read_curve(run: RunDirectory, metric: str, *, over_seconds: bool = False, ha
 def spread_of(curves: Sequence[Curve]) -> Spread:
     """Computes median and quartiles of curves. A curve keeps its value until its next point.
 
-    The curve of a run that has reached its end keeps its last value, as far as the longest curve goes: without the
-    seeds that are solved, the median of the others would fall. Any other curve counts until its last point.
+    The curve of a finished run keeps its last value up to the end of the longest curve, because the median would fall
+    without the solved seeds. Any other curve counts until its last point.
 
     Args:
-        curves: At least one.
+        curves: The curves, at least one.
     """
     x = np.unique(np.concatenate([curve.x for curve in curves]))
     values = np.full((len(curves), len(x)), np.nan)
@@ -104,17 +104,17 @@ def spread_of(curves: Sequence[Curve]) -> Spread:
 
 
 def alike(runs: Sequence[RunDirectory]) -> dict[str, list[RunDirectory]]:
-    """Groups runs that differ in their seed only.
+    """Groups runs that differ only in their seed.
 
     Args:
         runs: The runs.
 
     Returns:
-        The runs of each group, by a name: algorithm, environment, and the settings in which groups of the same
-        algorithm and environment differ.
+        The runs of each group, by a name: algorithm, environment, and the settings that distinguish groups with the
+        same algorithm and environment.
 
     Raises:
-        ConfigurationError: A folder is no run.
+        ConfigurationError: A folder is not a run.
     """
     groups: dict[str, list[RunDirectory]] = {}
     settings: dict[str, dict[str, Any]] = {}
@@ -137,12 +137,12 @@ def _title(settings: Mapping[str, Any]) -> str:
 
 
 def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that tell runs apart, by their full names (`ppo.discount`): without seed and folder."""
+    """Returns the settings that distinguish runs, by full name (`ppo.discount`), without seed and folder."""
     return dict(_flat(settings))
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the settings that matter by their full names, `ppo.discount`."""
+    """Yields the distinguishing settings by full name, `ppo.discount`."""
     for name, value in settings.items():
         if not prefix and name in _UNLIKE_IN_NAME:
             continue
@@ -153,9 +153,9 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def read_records(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yields the records of a `metrics.jsonl`, nothing if there is no such file.
+    """Yields the records of a `metrics.jsonl`; none if the file is missing.
 
-    Lines that are no records are skipped: a run may be writing, or have been killed.
+    Skips invalid lines, because a run may be writing, or have been killed.
     """
     if not path.is_file():
         return

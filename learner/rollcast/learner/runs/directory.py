@@ -1,4 +1,4 @@
-"""Writes and reads the directory of a run: settings, metrics, policies, and the places of everything else."""
+"""Writes and reads the directory of a run: settings, metrics, policies, and the paths of all other files."""
 
 import json
 import shutil
@@ -22,24 +22,24 @@ _MAX_HISTORY = 64
 class RunDirectory:
     """The directory of a run.
 
-        settings.yaml              the resolved settings, and under `history` what was changed, and when
+        settings.yaml              the resolved settings, and their changes under `history`
         metrics.jsonl              one line a record
-        tensorboard/               the same for TensorBoard
+        tensorboard/               the same metrics for TensorBoard
         policy_last.safetensors    the newest policy; its architecture, version and return are in the file's metadata
         policy_best.safetensors    the policy with the highest mean return: see `BestPolicy`
         checkpoints/NNNNNNNN/      checkpoints, by number of updates: see `CheckpointStore`
         slurm/                     with rollcast slurm, the files of its jobs: see `SlurmFolder`
         log/                       with --durable, rollouts that no checkpoint has: see `DurableRollouts`
 
-    Invariant: a file is there whole or not at all, whenever the process or the machine stops. One thread writes, any
+    Invariant: a file is complete or missing, whenever the process or the machine stops. One thread writes, any thread
     may read.
 
     Attributes:
-        path: The directory; the other paths are those of its files and folders, as above.
+        path: The directory; other attributes are the paths of the files and folders above.
     """
 
     def __init__(self, path: Path) -> None:
-        """Takes a path without looking at it; see `create` and `open`."""
+        """Stores the path without accessing it; see `create` and `open`."""
         self.path: Final = path
         self.settings_path: Final = path / "settings.yaml"
         self.metrics_path: Final = path / "metrics.jsonl"
@@ -48,7 +48,7 @@ class RunDirectory:
         self.log_path: Final = path / "log"
 
     def log_path_of(self, rank: int) -> Path:
-        """Returns the folder of a rank's write-ahead log, and makes the one above it; rank 0's is `log_path`."""
+        """Returns the folder of a rank's write-ahead log, and creates its parent; for rank 0, `log_path`."""
         if rank == 0:
             return self.log_path
         of_rank = self.path / "ranks" / str(rank)
@@ -60,14 +60,15 @@ class RunDirectory:
         """Makes the directory of a new run.
 
         Args:
-            root: The folder of runs; made if it does not exist.
+            root: The folder of runs; created if missing.
             name: The name of the run, unique in that folder.
 
         Returns:
-            The directory, which has only empty folders.
+            The directory, with empty folders only.
 
         Raises:
-            ConfigurationError: The directory has files already, another process trains in it, or it cannot be made.
+            ConfigurationError: The directory is not empty, another process trains there, or the directory cannot be
+            made.
         """
         path = root / name
         try:
@@ -83,10 +84,10 @@ class RunDirectory:
         return cls(path)
 
     def check_new(self) -> None:
-        """Checks that a new run may have this directory, which need not exist.
+        """Checks that a new run may use this directory, which need not exist.
 
         Raises:
-            ConfigurationError: The directory has files already, or another process trains in it.
+            ConfigurationError: The directory is not empty, or another process trains there.
         """
         path = self.path
         if is_locked(path):
@@ -108,7 +109,7 @@ class RunDirectory:
             The directory, which has settings and a last policy.
 
         Raises:
-            ConfigurationError: It is no run directory; the message lists what is missing.
+            ConfigurationError: It is not a run directory; the message lists the missing files.
         """
         run_directory = cls(path)
         expected = (run_directory.settings_path, run_directory.policy_path("last"))
@@ -122,7 +123,7 @@ class RunDirectory:
         return run_directory
 
     def discard(self) -> None:
-        """Removes a new run, as far as that is possible; its jobs on Slurm keep their files, with their logs."""
+        """Removes a new run as far as possible; its Slurm jobs keep their files and logs."""
         with suppress(OSError):
             for path in self.path.iterdir():
                 if path.is_dir() and path.name != _OF_SLURM:
@@ -133,10 +134,10 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Locks the run, so that no other process trains in it until the body, or this process, ends.
+        """Locks the run: no other process trains in it until the body, or this process, ends.
 
         Raises:
-            ConfigurationError: Another process trains in it.
+            ConfigurationError: Another process trains in the run.
         """
         with lock(self.path) as is_ours:
             if not is_ours:
@@ -144,23 +145,23 @@ class RunDirectory:
             yield
 
     def is_locked(self) -> bool:
-        """Returns True while a process trains in it."""
+        """Returns True while a process trains in this run."""
         return is_locked(self.path)
 
     def has_log(self) -> bool:
-        """Returns True if there may be rollouts in the log."""
+        """Returns True if the log may have rollouts."""
         return any(self.log_path.glob("*.log"))
 
     def policy_path(self, name: PolicyName) -> Path:
-        """Returns the file of the last or the best policy, whether it exists or not."""
+        """Returns the file of the last or the best policy, which need not exist."""
         return saved_policy_path(self.path, name)
 
     def write_settings(self, settings: Mapping[str, Any], *, history: Sequence[Any] = ()) -> None:
-        """Writes the resolved settings: plain values, lists and mappings. Does nothing if the file has them already.
+        """Writes the resolved settings: plain values, lists and mappings. Does nothing if the file already has them.
 
         Args:
             settings: The settings.
-            history: The changes made when the run was resumed, the last change last; the last 64 are kept.
+            history: The changes made by resumed runs, oldest first. The file keeps the last 64.
 
         Raises:
             ConfigurationError: `read_settings` would refuse the settings.
@@ -176,23 +177,23 @@ class RunDirectory:
         """Reads the settings of the run, without their history.
 
         Raises:
-            ConfigurationError: There is no such run, or the file holds no settings.
+            ConfigurationError: The run does not exist, or the file has no settings.
         """
         if not self.settings_path.is_file():
-            missing = "the folder has no settings.yaml" if self.path.is_dir() else "there is no such folder"
+            missing = "the folder has no settings.yaml" if self.path.is_dir() else "the folder does not exist"
             raise ConfigurationError(
-                f"{str(self.path)!r} is no run: {missing}; expected a folder that rollcast train or rollcast learner "
-                "wrote; give the path that the summary of the run printed"
+                f"{str(self.path)!r} is not a run: {missing}; expected a folder from rollcast train or rollcast "
+                "learner; give the path that the summary of the run printed"
             )
         settings = self._read_settings_file()
         settings.pop(_HISTORY, None)
         return settings
 
     def read_history(self) -> list[Any]:
-        """Reads the `history` that `write_settings` wrote: the changes made when the run was resumed.
+        """Reads the `history` from `write_settings`: the changes made by resumed runs.
 
         Raises:
-            ConfigurationError: The file holds no settings.
+            ConfigurationError: The file has no settings.
         """
         history = self._read_settings_file().get(_HISTORY, [])
         return history if isinstance(history, list) else []
@@ -201,29 +202,29 @@ class RunDirectory:
         return read_settings(self.settings_path, expected="the settings of a run", advice="restore the file")
 
     def write_policy(self, name: PolicyName, policy: SavedPolicy) -> None:
-        """Writes a policy, replacing the one of that name."""
+        """Writes a policy, and replaces an earlier policy of that name."""
         # Imported here: commands that list runs read no policy, and it brings numpy and gymnasium.
         from rollcast.services.policies.saved import encode_saved_policy
 
         write_whole(self.policy_path(name), encode_saved_policy(policy))
 
     def read_policy(self, name: PolicyName) -> SavedPolicy:
-        """Reads a policy back.
+        """Reads a policy.
 
         Args:
             name: `"last"` or `"best"`.
 
         Raises:
-            ConfigurationError: There is no policy of that name, or `write_policy` did not write the file.
+            ConfigurationError: The policy does not exist, or the file is not from `write_policy`.
         """
         from rollcast.services.policies.saved import read_run_policy
 
         return read_run_policy(self.path, name)
 
     def cut_metrics(self, env_steps: int) -> None:
-        """Removes the records after `env_steps` environment steps, which a resumed run makes again.
+        """Removes the records after `env_steps` environment steps, which a resumed run repeats.
 
-        Also removes lines that were cut off or are no records.
+        Also removes incomplete and invalid lines.
         """
         if not self.metrics_path.is_file():
             return
@@ -235,7 +236,7 @@ class RunDirectory:
 
 
 def _env_steps_of(record: bytes) -> float:
-    """Returns the environment steps of a record; -1 if it is invalid, since a crash may leave anything in the file."""
+    """Returns the environment steps of a record; -1 if it is invalid, because a crash may leave any bytes."""
     try:
         return float(json.loads(record)["env_steps"])
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
@@ -244,6 +245,6 @@ def _env_steps_of(record: bytes) -> float:
 
 def _taken(path: Path) -> ConfigurationError:
     return ConfigurationError(
-        f"another process trains in the run directory {path}; expected one at a time; stop it first, or start another "
-        "run with another --run-dir"
+        f"another process trains in the run directory {path}; expected one process at a time; stop it first, or "
+        "start another run with another --run-dir"
     )

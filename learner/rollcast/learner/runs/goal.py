@@ -1,4 +1,4 @@
-"""The mean return that is the goal of a run, and ends it."""
+"""The goal of a run: the mean return that ends it."""
 
 import gymnasium
 
@@ -7,11 +7,11 @@ def goal_of(stop_return: float | None, env_id: str) -> float | None:
     """Returns the mean return at which a run ends.
 
     Args:
-        stop_return: That of the run's settings; None: they leave it to the environment.
+        stop_return: The goal in the run's settings; None: the environment's goal.
         env_id: The environment.
 
     Returns:
-        That of the settings, else the one at which gymnasium calls the environment solved; None if there is none.
+        The goal in the settings, else gymnasium's reward threshold of the environment; None without either.
     """
     if stop_return is not None:
         return stop_return

@@ -1,4 +1,4 @@
-"""Locks a folder for one process, also on file systems that lock no files."""
+"""Locks a folder for one process, also on file systems without file locks."""
 
 import json
 import logging
@@ -20,14 +20,14 @@ except ModuleNotFoundError:  # Windows
 
 logger = logging.getLogger(__name__)
 
-# The file that is locked; without locks, `.lock-N` names the process that has the folder.
+# The locked file; without locks, `.lock-N` names the process with the lock.
 _FILE: Final = ".lock"
 _BEAT_S: Final = 10.0
-# Six beats: a file system, or a machine, that is busy for a moment loses no run.
+# Six beats, so that a file system or machine that is busy for a moment loses no run.
 _ABANDONED_S: Final = 60.0
 # The content of an owner's file after its end.
 _ENDED: Final = {"has_ended": True}
-# A process that waits for a lock looks so often.
+# The interval between attempts of a process that waits for a lock.
 _LOOK_S: Final = 0.05
 
 
@@ -35,16 +35,16 @@ _LOOK_S: Final = 0.05
 def lock(folder: Path, *, wait_s: float = 0.0) -> Iterator[bool]:
     """Locks a folder until the body, or this process, ends.
 
-    Where files cannot be locked (on Windows, and on some of Lustre, NFS and FUSE), a file names the process, which
-    touches it every 10 s. It counts as ended if its file is 60 s old, or, on this machine, as soon as there is no such
-    process.
+    If files cannot be locked (on Windows, and on some Lustre, NFS and FUSE file systems), a lock file names the
+    process, which touches the file every 10 s. The process counts as ended if its file is 60 s old, or, on this
+    machine, once the process does not exist.
 
     Args:
         folder: The folder.
-        wait_s: The longest wait, in seconds, for another process that has it.
+        wait_s: The longest wait, in seconds, for another process with the lock.
 
     Returns:
-        True in the body if the folder is locked; False if another process has it.
+        True in the body if the folder is locked; False if another process has the lock.
 
     Raises:
         OSError: No file can be made in the folder.
@@ -85,7 +85,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def _flock(descriptor: int, *, is_shared: bool = False) -> bool | None:
-    """Locks a file without waiting; returns False if another has locked it, None if files cannot be locked here."""
+    """Locks a file without waiting; returns False if another process has locked it, None if locks are not supported."""
     if fcntl is None:
         return None
     try:
@@ -98,11 +98,12 @@ def _flock(descriptor: int, *, is_shared: bool = False) -> bool | None:
 
 
 class _Owner:
-    """A process that has a folder, by a numbered file in it.
+    """A process with a lock on a folder, by a numbered file in it.
 
-    Invariant: the file with the highest number is its owner's. A number is taken only above one whose owner has ended,
-    and by one process only, since a file is made once. The highest number never falls, since its file stays until there
-    is a higher one. So no process takes the folder from another, however slow it is between looking and writing.
+    Invariant: the file with the highest number belongs to the owner. A process takes only a number above one whose
+    owner has ended. Only one process gets it, since a file is created once. The highest number never falls, since its
+    file stays until a higher one exists. So no process takes the folder from a living one, however long it pauses
+    before its write.
     """
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -132,22 +133,23 @@ class _Owner:
         return cls(folder, number)
 
     def end(self) -> None:
-        """Gives the folder up."""
+        """Releases the folder."""
         self._beats.close()
         with suppress(OSError), self._path.open("r+") as file:
             file.truncate()
             json.dump(_ENDED, file)
 
     def _beat(self) -> None:
-        """Shows that the process is there. Ends the process if another has the folder by now."""
+        """Shows that the process is alive. Ends the process if another one has taken the folder."""
         with suppress(OSError):  # the file system may be away for a while
             if _owners(self._folder)[-1:] == [self._number]:
                 os.utime(self._path)
                 return
             self._beats.stop()
             logger.critical(
-                "another process has taken %s: this one has not renewed its lock for %.0f s; expected one every "
-                "%.0f s; it stops, so that two do not write there; look whether its disk or its machine hangs",
+                "another process has taken %s, because this process has not renewed its lock for %.0f s; expected a "
+                "renewal every %.0f s; this process stops, so that only one writes there; check whether its disk or "
+                "machine hangs",
                 self._folder,
                 _ABANDONED_S,
                 _BEAT_S,
@@ -156,7 +158,7 @@ class _Owner:
 
 
 def _owners(folder: Path) -> list[int]:
-    """Returns the numbers of the files that name owners, the highest last."""
+    """Returns the numbers of the files that name owners, highest last."""
     numbers = (path.name.removeprefix(f"{_FILE}-") for path in folder.glob(f"{_FILE}-*"))
     return sorted(int(number) for number in numbers if number.isdecimal())
 
@@ -188,7 +190,7 @@ def _is_there(process: int) -> bool:
 
 
 def _machine() -> str:
-    """Names where a process number means something: this machine, since it was started, and this container."""
+    """Identifies the scope of process numbers: this machine since its start, and this container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

@@ -1,1 +1,1 @@
-"""Serves actors: lets them join, gives credits, drops duplicates, and sends them policies."""
+"""Serves actors: admits them, gives credits, drops duplicates, and sends policies."""

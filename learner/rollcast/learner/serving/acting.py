@@ -1,4 +1,4 @@
-"""Acts with the newest policy for the callers of `Act`: those that wait at the same time share a forward pass."""
+"""Acts with the newest policy for the callers of `Act`. Calls that arrive together share one forward pass."""
 
 import threading
 import time
@@ -19,15 +19,15 @@ from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
 from rollcast.services.status.status import ActStatus
 
-# The observations of one forward pass, unless a single call has more.
+# The largest number of observations in one forward pass, unless a single call has more.
 _MOST_TOGETHER: Final = 1024
-# The calls whose times are kept.
+# The number of calls whose durations are kept.
 _N_TIMES: Final = 1024
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Call:
-    """A call that waits, or has been answered."""
+    """A call that waits or has an answer."""
 
     substep_key: str
     deterministic: bool
@@ -40,17 +40,17 @@ class _Call:
 
 
 class BatchedActing:
-    """Acts for callers of any thread.
+    """Chooses actions for callers in any thread.
 
-    The caller that gets the lock acts for all that wait. No caller waits for a batch to fill, and a call that is alone
-    wakes no other thread.
+    The caller that gets the lock acts for all waiting callers. No caller waits for a batch to fill. A lone caller wakes
+    no other thread.
 
-    Invariant: a call waits for the forward pass that runs, and for one of its kind after it.
+    Invariant: a call waits at most for the current forward pass and for one more of the same kind.
 
     Args:
         spaces: The spaces of the policy, by substep key.
         spec: Its architecture.
-        newest: Returns the newest version and its arrays; raises `NotReadyError` while there is none.
+        newest: Returns the newest version and its arrays; raises `NotReadyError` before the first version.
         seed: Seeds the sampling of actions.
     """
 
@@ -82,8 +82,8 @@ class BatchedActing:
         """Chooses actions; see `rollcast.services.policies.service.PolicySource.act`.
 
         Raises:
-            NotReadyError: There is no policy yet.
-            InvalidInputError: There is no such substep, or the state has another shape.
+            NotReadyError: No policy has been published yet.
+            InvalidInputError: The substep does not exist, or the state has the wrong shape.
         """
         if substep_key not in self._spaces:
             raise InvalidInputError(
@@ -124,7 +124,7 @@ class BatchedActing:
             )
 
     def _take_with(self, call: _Call) -> list[_Call]:
-        """Takes a call from those that wait, and others that fit into its forward pass. With the lock held."""
+        """Takes a call, and the waiting calls that fit into its forward pass. The caller holds the lock."""
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
         taken, n = [call], call.n
         left: list[_Call] = []

@@ -1,4 +1,4 @@
-"""Streams of actors behind a relay: some share its threads, others need a thread of their own."""
+"""Streams of actors behind a relay: some share the relay's threads, others need their own thread."""
 
 import contextlib
 import functools
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 
 class _BundledIntakeStream:
-    """An actor's stream behind a relay, see `rollcast.services.streams.bundled_stream.BundledStream`.
+    """An actor's stream behind a relay; see `rollcast.services.streams.bundled_stream.BundledStream`.
 
-    `close` may come from any thread, once; all else from the relay's.
+    `close` may be called once, from any thread. All other methods are called by the relay's threads.
 
     Args:
         stream: The actor's stream.
-        answer: Takes what the learner has for it.
+        answer: Sends the learner's answers to the actor.
     """
 
     def __init__(self, stream: IntakeStream, answer: Callable[[Answer], None]) -> None:
@@ -42,10 +42,10 @@ class _BundledIntakeStream:
         answer(stream.progress())
 
     def received(self, serialized: bytes) -> None:
-        """Does nothing: a learner passes no message on."""
+        """Does nothing: a learner forwards no messages."""
 
     def progress(self) -> StreamProgress:
-        """Returns what the actor has to know; see `IntakeStream.progress`."""
+        """Returns the actor's progress; see `IntakeStream.progress`."""
         return self._stream.progress()
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
@@ -57,27 +57,27 @@ class _BundledIntakeStream:
         return self._stream.await_credit(is_active=is_active)
 
     def awaits_message(self, awaits: bool) -> None:
-        """Notes whether the stream has nothing to do but to wait; see `IntakeStream.awaits_message`."""
+        """Records whether the stream only waits for the next message; see `IntakeStream.awaits_message`."""
         self._stream.awaits_message(awaits)
 
     def take_policy(self, *, holds_version: int | None = None) -> None:
-        """Returns none: its actor gets them from its relay."""
+        """Returns None: the relay sends policies to its actors."""
         del holds_version
 
     def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
-        """Notes how the actor says that it spends its time."""
+        """Notes the actor's report of how it spends its time."""
         self._stream.acted(activity, is_alone=is_alone)
 
     def fail(self, failure: ActorFailure) -> None:
-        """Notes why the actor has failed."""
+        """Records why the actor has failed."""
         self._stream.fail(failure)
 
     def rejected(self, error: RollcastError) -> None:
-        """Counts and logs a rollout that did not fit."""
+        """Counts and logs a rejected rollout."""
         self._stream.rejected(error)
 
     def _give_answer(self, make: Callable[[], StreamProgress | None]) -> Answer | None:
-        """Gives the answer to a rollout, or the error in making it, and returns it; None: there is no answer yet."""
+        """Sends the answer to a rollout, or the error, and returns it; None: there is no answer yet."""
         answer: Answer | None
         try:
             answer = make()
@@ -93,14 +93,15 @@ class _BundledIntakeStream:
 
 
 class QueuedIntakeStream(_BundledIntakeStream):
-    """A stream whose rollouts wait only for room in a queue, and hold no thread while they wait.
+    """A stream whose rollouts wait only for room in a queue, without a waiting thread.
 
-    Each waits for its turn, like the rollout of an actor that is connected directly. The thread that answers the relay
-    continues with those whose turn has come, many at a time. The actor's next rollout waits for the one before.
+    Each rollout waits for its turn, like a rollout of a directly connected actor. The thread that answers the relay
+    continues with many rollouts at a time, once their turn has come. The actor's next rollout waits for the previous
+    one.
 
     Args:
         stream: The actor's stream.
-        answer: Takes what the learner has for it.
+        answer: Sends the learner's answers to the actor.
         later: Runs a function on the relay's answering thread.
         destination: The queue.
     """
@@ -120,11 +121,11 @@ class QueuedIntakeStream(_BundledIntakeStream):
         super().__init__(stream, answer)
 
     def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
-        """Passes a rollout on, or lets it wait; the answer is given in either case. Returns at once.
+        """Queues a rollout, or registers it as waiting; answers in either case. Never blocks.
 
         Args:
             rollout: The rollout.
-            is_active: Not used, because nothing waits.
+            is_active: Not used, because the call never waits.
         """
         del is_active
         with self._lock:
@@ -137,7 +138,7 @@ class QueuedIntakeStream(_BundledIntakeStream):
         self._pass_on(rollout)
 
     def close(self, *, clean: bool) -> None:
-        """Closes the actor's stream, once no rollout of it is being passed on. Called once.
+        """Closes the actor's stream, once none of its rollouts is in progress. Called once.
 
         Args:
             clean: True if the actor said goodbye, False if it or its relay was lost.
@@ -153,7 +154,7 @@ class QueuedIntakeStream(_BundledIntakeStream):
             self._stream.close(clean=clean)
 
     def _pass_on(self, rollout: Rollout | None) -> None:
-        """Passes rollouts on until one has to wait. Called by the thread that has made the stream busy."""
+        """Queues rollouts until one has to wait. Called by the thread that marked the stream as busy."""
         while rollout is not None:
             turn: Turn | None = None
 
@@ -169,7 +170,7 @@ class QueuedIntakeStream(_BundledIntakeStream):
         self._later(self._go_on)
 
     def _go_on(self) -> None:
-        """Goes on when a turn is over."""
+        """Continues after a turn."""
         with self._lock:
             turn = self._turn
             if turn is None or turn.is_in is None:
@@ -185,7 +186,7 @@ class QueuedIntakeStream(_BundledIntakeStream):
         self._pass_on(self._rest(None))
 
     def _rest(self, turn: Turn | None) -> Rollout | None:
-        """Ends being busy, with a rollout that waits or without; returns the next rollout if there is one already."""
+        """Clears the busy mark, and stores the waiting turn, if any; returns the next rollout, or None."""
         with self._lock:
             closed = self._closed
             if closed is None:
@@ -202,7 +203,7 @@ class QueuedIntakeStream(_BundledIntakeStream):
         return None
 
     def _end_turn(self, turn: Turn) -> None:
-        """Ends a wait because the stream is closed."""
+        """Ends a turn because the stream is closed."""
         self._destination.withdraw(turn)
         with contextlib.suppress(RollcastError):  # no actor is left to tell
             self._stream.finish(turn.rollout, is_in=bool(turn.is_in))
@@ -216,14 +217,14 @@ class _Submitted(NamedTuple):
 
 
 class ThreadedIntakeStream(_BundledIntakeStream):
-    """A stream with a thread of its own, which waits with its rollouts.
+    """A stream with a separate thread, which waits until the stream's rollouts are accepted.
 
-    For rollouts that may have to wait for rollouts of other actors, for the disk or for a replay buffer. The next
-    rollout behind it may be one of those that are waited for. The disk writes the rollouts of many actors at once.
+    Used if rollouts may wait for other actors' rollouts, for the disk or for a replay buffer. A rollout may
+    wait for a rollout that arrives later. The disk writes the rollouts of many actors at once.
 
     Args:
         stream: The actor's stream.
-        answer: Takes what the learner has for it.
+        answer: Sends the learner's answers to the actor.
     """
 
     def __init__(self, stream: IntakeStream, answer: Callable[[Answer], None]) -> None:
@@ -232,16 +233,16 @@ class ThreadedIntakeStream(_BundledIntakeStream):
         threading.Thread(target=self._run, name=f"rollcast-relayed-{self.joined.actor_id}", daemon=True).start()
 
     def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
-        """Passes a rollout to the stream's own thread, which answers.
+        """Passes a rollout to the stream's thread, which answers.
 
         Args:
             rollout: The rollout.
-            is_active: Called now and then during waits; a wait ends once it returns False.
+            is_active: Called repeatedly during waits; a wait ends once it returns False.
         """
         self._submitted.put(_Submitted(rollout, is_active))
 
     def close(self, *, clean: bool) -> None:
-        """Closes the actor's stream, once no rollout of it is being passed on. Called once.
+        """Closes the actor's stream, once none of its rollouts is in progress. Called once.
 
         Args:
             clean: True if the actor said goodbye, False if it or its relay was lost.

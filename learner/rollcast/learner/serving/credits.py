@@ -1,4 +1,4 @@
-"""Computes the credits of a stream: how far ahead its actor may play, and with which policy."""
+"""Computes the credits of a stream: the number of rollouts that its actor may send, and the policies to use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from rollcast.services.policies.codec import EncodedPolicy
 
 
 class TakePolicy(Protocol):
-    """Takes a policy for an actor's rollout stream, see `rollcast.services.policies.subscribers.Subscribers.take`."""
+    """Takes a policy for an actor's rollout stream; see `rollcast.services.policies.subscribers.Subscribers.take`."""
 
     def __call__(self, actor_id: str, /, *, at_least: int, holds_version: int | None) -> EncodedPolicy | None:
-        """Returns the newest version, if it is to be sent there."""
+        """Returns the newest version if the stream should send it, else None."""
 
 
 def _no_policy(_actor_id: str, /, *, at_least: int, holds_version: int | None) -> None:
@@ -24,15 +24,15 @@ class CreditRule:
     """The rule by which all streams of a learner get their credits.
 
     Attributes:
-        policy_version: Returns the newest version that was cast.
-        credit_lag: The number of versions that a rollout started on this credit may be older than that. 0: that version
-            or a newer one. None: any.
+        policy_version: Returns the newest published version.
+        credit_lag: The largest number of versions by which a rollout on this credit may be older than the newest
+            version. None: no limit.
         in_step: True: an actor has one credit at a time, and plays rollout s with policy version s.
-        rounds: The rounds in which actors take places before they play, one rollout at a time; None for no rounds.
+        rounds: The rounds in which actors take places before each rollout; None: no rounds.
         take_policy: Takes the newest policy for an actor's answer; see `RolloutStream.take_policy`.
-        sent_version: Returns the last version that an actor was sent; 0: none, or it is not known.
-        want_policy: Called with an actor's name and the version that it was told to wait for.
-        pause_policies: Called with an actor's name when its rollout has come: it starts none without another credit.
+        sent_version: Returns the last version sent to an actor; 0: none or unknown.
+        want_policy: Called with an actor's name and the version for which it waits.
+        pause_policies: Called with an actor's name after its rollout, while it has no other credit.
     """
 
     policy_version: Callable[[], int] = lambda: 0
@@ -46,5 +46,5 @@ class CreditRule:
 
     @property
     def plays_ahead(self) -> bool:
-        """True if an actor may have a second rollout under way."""
+        """True if an actor may have a second rollout in transit."""
         return not self.in_step and self.rounds is None

@@ -23,7 +23,8 @@ from rollcast.services.history.history import EventSeverity
 from rollcast.services.joining.activity import ActorFailure
 from rollcast.services.joining.evaluation import EvaluationActions, EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.joining.join import JoinOffer
-from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_EVALUATORS
+from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_EVALUATORS, MAX_REASON_LENGTH
+from rollcast.services.limits.texts import shortened
 from rollcast.services.limits.token_buckets import TokenBuckets
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.evaluated import WaitForVersion
@@ -34,13 +35,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedPolicy:
-    """A policy that is to be evaluated, or was.
+    """A policy to evaluate, or an evaluated policy.
 
     Attributes:
         version: Its version.
-        env_steps: The environment steps of training when it was chosen.
+        env_steps: The environment steps of training at the time of its selection.
         state: Its arrays.
-        opponents: The versions that it plays against, besides random play, in rising order.
+        opponents: The versions that it plays against in addition to random play, in ascending order.
     """
 
     version: int
@@ -51,12 +52,13 @@ class EvaluatedPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResult:
-    """A policy with the episodes that were played with it.
+    """A policy with its evaluation episodes.
 
     Attributes:
         policy: The policy.
-        played: Returns, lengths and their statistics, of each kind of actions; empty if it played against opponents.
-        seconds: The time that it took.
+        played: Returns, lengths and their statistics, for each kind of actions; empty if the policy played against
+            opponents.
+        seconds: The duration of the evaluation.
         against: The games against each opponent, by its version: see `evaluate_against`.
     """
 
@@ -67,7 +69,7 @@ class EvaluationResult:
 
     @property
     def evaluation(self) -> Evaluation:
-        """The evaluation by which the policy counts: that of the better actions; the margins of all games."""
+        """The evaluation that counts: with the better kind of actions, or the margins of all games."""
         if self.against:
             games = self.against.values()
             return summarize(
@@ -82,11 +84,11 @@ class EvaluatorsInfo:
     """The state of the evaluators.
 
     Attributes:
-        n_alive: Those that are connected.
-        n_pending: The policies that a connected evaluator plays with, or that one, also a local one that has yet to
-            join, is about to play with.
-        skipped: The policies that were due and never evaluated.
-        last_error: Why the last evaluator that failed did so; empty if none has since the last report.
+        n_alive: The number of connected evaluators.
+        n_pending: The policies that a connected evaluator evaluates or is about to evaluate. A local evaluator counts
+            before it has joined.
+        skipped: The number of due policies that were never evaluated.
+        last_error: The last evaluator failure; empty if none has failed since the last report.
     """
 
     n_alive: int = 0
@@ -107,26 +109,26 @@ class _Evaluator:
     process_nonce: int
     incarnation: int
     last_seen: float = field(default_factory=time.monotonic)
-    # Identifies the open subscription; None: there is none.
+    # Identifies the open subscription; None: no subscription.
     subscription: object | None = None
-    # The policy that it plays with, and has not reported.
+    # The policy that the evaluator has and has not reported.
     given: _Due | None = None
     reported_version: int = 0
 
 
 class Evaluations:
-    """The evaluators of a run. Any thread may call.
+    """The evaluators of a run. Thread-safe.
 
-    A policy that is due goes to the first free evaluator. An evaluator gets its next policy after it has reported. If
-    no evaluator is free until the next policy is due, the earlier policy is skipped. So a slow evaluator continues with
-    the newest policy. If the process of an evaluator ends, its policy is due again, unless a newer one is due.
+    A due policy goes to the first free evaluator. An evaluator gets its next policy after its report. If no evaluator
+    becomes free before the next policy is due, the earlier policy is skipped. So a slow evaluator always continues with
+    the newest policy. If an evaluator's process ends, its policy is due again, unless a newer policy is due.
 
-    Invariant: it holds at most one policy for each evaluator, one policy that is due, and `MAX_EVALUATORS` evaluators.
+    Invariant: the object holds at most one policy for each evaluator, one due policy, and `MAX_EVALUATORS` evaluators.
 
     Args:
         plan: The work of every evaluator.
-        join_lease_s: The seconds that an evaluator may take to subscribe after it has joined.
-        note: Notes the evaluators that fail.
+        join_lease_s: The seconds between an evaluator's join and its subscription, at most.
+        note: Notes failures of evaluators.
     """
 
     def __init__(
@@ -151,10 +153,10 @@ class Evaluations:
         self._last_error = ""
 
     def info(self, *, n_local: int = 0) -> EvaluatorsInfo:
-        """Returns how the evaluators stand.
+        """Returns the state of the evaluators.
 
         Args:
-            n_local: The evaluators that run on this machine; one may not have joined yet.
+            n_local: The number of evaluators on this machine, including those that have not joined yet.
         """
         with self._changed:
             connected = [one for one in self._evaluators.values() if one.subscription is not None]
@@ -170,23 +172,23 @@ class Evaluations:
         """Begins to serve evaluators.
 
         Args:
-            learner_nonce: The number of this learner; reports for another one are refused.
+            learner_nonce: The nonce of this learner; reports for another learner are refused.
         """
         with self._changed:
             self._learner_nonce, self._ended = learner_nonce, False
 
     def end(self) -> None:
-        """Stops sending policies to evaluators, and wakes the waiting ones."""
+        """Stops sending policies to evaluators, and wakes waiting evaluators."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def offer(self, policy: EvaluatedPolicy, encoded: EncodedPolicy) -> None:
-        """Notes that a policy is due, in place of one that no evaluator has taken.
+        """Stores a due policy, which replaces an earlier policy that no evaluator has taken.
 
         Args:
             policy: The policy.
-            encoded: The same for evaluators.
+            encoded: The encoded policy, for evaluators.
         """
         with self._changed:
             self._skipped += self._due is not None
@@ -194,29 +196,35 @@ class Evaluations:
             self._changed.notify_all()
 
     def take(self) -> Sequence[EvaluationResult]:
-        """Returns the results that came since the last call, in the order in which they came."""
+        """Returns the results since the last call, in order of arrival."""
         with self._changed:
             results, self._results = self._results, []
             return results
 
-    def note_failure(self, reason: str) -> None:
-        """Notes why an evaluator has ended.
+    def note_exit(self, name: str, reason: str, failure: ActorFailure | None) -> None:
+        """Records why an evaluator ended.
 
         Args:
+            name: Its name.
             reason: The reason, in one line.
+            failure: The exception that ended it, if known. Its traceback is logged unless the evaluator has reported
+                it.
         """
         self._note(EventSeverity.WARNING, f"an evaluator has ended: {reason}")
         with self._changed:
+            is_known = failure is None or shortened(failure.message, MAX_REASON_LENGTH) in self._last_error
             self._last_error = reason
+        if failure is not None and failure.traceback and not is_known:
+            logger.error("evaluator %s failed:\n%s", name, failure.traceback)
 
     def join(self, offer: JoinOffer) -> tuple[str, int]:
-        """Registers an evaluator, or recognises it. A process with another nonce replaces the one before.
+        """Registers an evaluator, or recognises it. A process with another nonce replaces the previous one.
 
         Returns:
-            Its name and its incarnation.
+            The evaluator's name and incarnation.
 
         Raises:
-            ActorReplacedError: Another process has joined under this process's name since.
+            ActorReplacedError: Another process has since joined under this name.
             LimitExceededError: There are `MAX_EVALUATORS` evaluators already.
         """
         with self._changed:
@@ -224,7 +232,7 @@ class Evaluations:
             known = self._evaluators.get(name)
             if known is not None and known.process_nonce == offer.process_nonce:
                 known.last_seen = time.monotonic()
-                # One that has a subscription joins again only to ask what it was given.
+                # An evaluator with a subscription joins again only to ask for its version.
                 level = logging.INFO if known.subscription is None else logging.DEBUG
                 logger.log(level, "evaluator %s joined again: incarnation %d", name, known.incarnation)
                 return known.name, known.incarnation
@@ -232,10 +240,10 @@ class Evaluations:
             if known is None:
                 self._make_room()
             elif 0 < offer.incarnation <= known.incarnation:
-                # Its own incarnation says that it was replaced; see `ActorRegistry.join`.
+                # Its own incarnation shows that it was replaced; see `ActorRegistry.join`.
                 raise ActorReplacedError(
-                    f"another process has joined as evaluator {name!r} since this one did: give each its own "
-                    "--actor-id, or end one of the two"
+                    f"another process has joined as evaluator {name!r} since this process did: give each evaluator "
+                    "its own --actor-id, or end one of the two"
                 )
             else:
                 self._give_back(known)
@@ -247,7 +255,7 @@ class Evaluations:
         return name, incarnation
 
     def given_version(self, name: str) -> int:
-        """Returns the version that an evaluator was given and has not reported; 0: none.
+        """Returns the version that an evaluator holds and has not yet reported; 0 if it holds none.
 
         Args:
             name: The evaluator.
@@ -273,7 +281,8 @@ class Evaluations:
                 self._find(evaluator_id, incarnation)
                 if evaluator.subscription is not token:
                     raise NotReadyError(
-                        f"evaluator {evaluator_id!r} has opened another subscription; expected one at a time; read that"
+                        f"evaluator {evaluator_id!r} has opened another subscription; expected one at a time; read "
+                        "the newer one"
                     )
                 if self._ended or not self._may_take(evaluator, token):
                     return None
@@ -296,7 +305,7 @@ class Evaluations:
             if report.learner_nonce != self._learner_nonce:
                 raise UnknownActorError(
                     f"evaluator {report.actor_id!r} reports on a policy of learner {report.learner_nonce:#x}; expected "
-                    f"one of learner {self._learner_nonce:#x}, which this is: join, and subscribe again"
+                    f"one of learner {self._learner_nonce:#x}, this learner: join, and subscribe again"
                 )
             evaluator.last_seen = time.monotonic()
             if isinstance(outcome, ActorFailure):
@@ -306,10 +315,10 @@ class Evaluations:
             self._changed.notify_all()
 
     def _take_result(self, evaluator: _Evaluator, played: PlayedEpisodes) -> None:
-        """Checks a report and keeps it. Called with the lock held."""
+        """Checks a report and keeps it. The caller holds the lock."""
         given = evaluator.given
         if given is None or given.policy.version != played.policy_version:
-            expected = "none, until it is given one" if given is None else f"version {given.policy.version}"
+            expected = "no report, because it has no policy" if given is None else f"version {given.policy.version}"
             raise InvalidInputError(
                 f"evaluator {evaluator.name!r} reports on version {played.policy_version} of the policy; expected "
                 f"{expected}; report the version that the subscription has sent"
@@ -333,7 +342,7 @@ class Evaluations:
         self._last_error = ""
 
     def _note_no_episode(self, evaluator: _Evaluator, version: int) -> None:
-        """Counts a policy as skipped, whose episodes the environment has all broken off."""
+        """Counts a policy as skipped because the environment interrupted all its episodes."""
         evaluator.reported_version, evaluator.given = version, None
         self._skipped += 1
         self._last_error = f"no episode has ended with version {version}: the environment raised in each"
@@ -354,13 +363,13 @@ class Evaluations:
         self._give_back(evaluator)
 
     def _may_take(self, evaluator: _Evaluator, token: object) -> bool:
-        """Returns True if a policy is due, and the evaluator is free for it; or its subscription is over."""
+        """Returns True if the evaluator can take a due policy, or if its subscription is over."""
         if evaluator.subscription is not token or self._evaluators.get(evaluator.name) is not evaluator:
             return True
         return evaluator.given is None and self._due is not None
 
     def _give_back(self, evaluator: _Evaluator) -> None:
-        """Makes the policy of an evaluator that has lost it due again, unless a newer one is. With the lock held."""
+        """Makes a lost evaluator's policy due again, unless a newer one is due. The caller holds the lock."""
         given, evaluator.given = evaluator.given, None
         if given is None:
             return
@@ -385,7 +394,7 @@ class Evaluations:
         return evaluator
 
     def _make_room(self) -> None:
-        """Forgets an evaluator that has gone, if there are too many for one more. Called with the lock held."""
+        """Forgets a lost evaluator if no room is left for another one. The caller holds the lock."""
         if len(self._evaluators) < MAX_EVALUATORS:
             return
         before = time.monotonic() - self._join_lease_s
@@ -411,7 +420,7 @@ def _parts(
     """Returns the evaluations with each kind of actions, or against each opponent.
 
     Raises:
-        InvalidInputError: They are not those of the plan.
+        InvalidInputError: The evaluations do not match the plan.
     """
     counts = played.counts or (len(played.returns),)
     n_parts = 1 + len(opponents) if plan.opponents else len(plan.actions.kinds)
@@ -420,7 +429,7 @@ def _parts(
         each = f" for each of {n_parts} {of_what}" if n_parts > 1 else ""
         raise InvalidInputError(
             f"evaluator {evaluator.name!r} has played {', '.join(map(str, counts))} episodes with version "
-            f"{played.policy_version}; expected at most {plan.n_episodes}{each}, as agreed at Join; play as many"
+            f"{played.policy_version}; expected at most {plan.n_episodes}{each}, as agreed at Join; play that number"
         )
     ends = list(accumulate(counts))
     return [

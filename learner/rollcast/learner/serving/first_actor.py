@@ -35,29 +35,29 @@ def spaces_of_first_actor(
     announce: Callable[[str], None] = lambda _line: None,
     look_after: Callable[[], None] = lambda: None,
 ) -> EnvironmentSpaces:
-    """Serves at an address until an actor joins, and returns the spaces that it offers.
+    """Serves at an address until an actor joins, and returns the spaces of its offer.
 
-    The server asks the actor to come back in a moment; by then the learner itself serves there.
+    The server asks the actor to retry in a moment. By then the learner itself serves at the address.
 
     Args:
         address: The address at which the learner will listen.
         limits: The learner's limits.
         timeout_s: The seconds to wait for an actor.
         security: The learner's security.
-        announcement: The file that says other machines where it serves; None: none.
-        announce: Gets the line that says what is waited for.
-        look_after: Called at least every second; an exception ends the wait.
+        announcement: A file that tells other machines the address; None: no file.
+        announce: Called with a line about the wait.
+        look_after: Called at least once a second; an exception ends the wait.
 
     Raises:
         AddressInUseError: Another process serves the address.
-        CollectTimeoutError: No actor came in time.
+        CollectTimeoutError: No actor joined in time.
     """
     first = _FirstOffer()
     server = make_server(address, sink=first, source=first, control=first, limits=limits, security=security)
     server.start()
     try:
         with announced(server.address, announcement):
-            announce(f"waiting for the first actor at {server.address}, to learn what its environments look like")
+            announce(f"waiting for the first actor at {server.address}, to learn the spaces of its environments")
             offer = first.wait_for_offer(timeout_s, look_after)
     finally:
         server.stop(_GRACE_S)
@@ -70,7 +70,7 @@ def spaces_of_first_actor(
 
 
 class _FirstOffer:
-    """A stand-in for a learner that cannot be made yet: notes the first offer, and asks every client to come back."""
+    """A placeholder for a learner that waits for spaces: notes the first offer, and asks every client to retry."""
 
     def __init__(self) -> None:
         self.spaces: EnvironmentSpaces = {}
@@ -81,30 +81,30 @@ class _FirstOffer:
         self._offer: JoinOffer | None = None
 
     def wait_for_offer(self, timeout_s: float, look_after: Callable[[], None]) -> JoinOffer | None:
-        """Waits for the first actor's offer, and returns it; None if none came in time."""
+        """Waits for the first actor's offer, and returns it; None if no actor joined in time."""
         until = time.monotonic() + timeout_s
         while (left_s := until - time.monotonic()) > 0 and not self._offered.wait(min(left_s, LOOK_S)):
             look_after()
         return self._offer
 
     def join(self, offer: JoinOffer) -> NoReturn:
-        """Notes the offer, and asks the actor to come back. An evaluator does not say what is learnt from."""
+        """Notes the offer, and asks the actor to retry. Ignores an evaluator's offer."""
         if self._offer is None and offer.role is ActorRole.ACT:
             self._offer = offer
             self._offered.set()
         self._not_ready()
 
     def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> NoReturn:
-        """Asks the client to come back."""
+        """Asks the client to retry."""
         del actor_id, incarnation, peer, cancel
         self._not_ready()
 
     def newest(self) -> EncodedPolicy:
-        """Asks the client to come back."""
+        """Asks the client to retry."""
         self._not_ready()
 
     def subscription(self, *, after_version: int, actor_id: str = "") -> NoReturn:
-        """Asks the client to come back."""
+        """Asks the client to retry."""
         del after_version, actor_id
         self._not_ready()
 
@@ -117,40 +117,40 @@ class _FirstOffer:
         state: NDArray[np.float32] | None = None,
         previous: Observation | None = None,
     ) -> NoReturn:
-        """Asks the client to come back."""
+        """Asks the client to retry."""
         del observation, substep_key, deterministic, state, previous
         self._not_ready()
 
     def describe(self) -> LearnerDescription:
-        """Asks the client to come back."""
+        """Asks the client to retry."""
         self._not_ready()
 
     def status(self) -> LearnerStatus:
-        """Returns the status of a learner that is starting and waits for an actor."""
+        """Returns the status of a learner that waits for its first actor."""
         return LearnerStatus(
             phase=Phase.STARTING,
-            waiting_for="the first actor, to say what its environments look like: start one with `rollcast actor`",
+            waiting_for="the first actor, to learn the spaces of its environments: start one with `rollcast actor`",
             software_version=software_version(),
         )
 
     def actors(self) -> list[ActorInfo]:
-        """Returns no actors: none has really joined yet."""
+        """Returns an empty list: no actor has joined yet."""
         return []
 
     def pause(self) -> None:
-        """Asks the client to come back."""
+        """Asks the client to retry."""
         self._not_ready()
 
     def resume(self) -> None:
-        """Asks the client to come back."""
+        """Asks the client to retry."""
         self._not_ready()
 
     def save_checkpoint(self) -> tuple[str, int]:
-        """Asks the client to come back."""
+        """Asks the client to retry."""
         self._not_ready()
 
     def request_stop(self) -> None:
-        """Refuses: there is no run to stop yet."""
+        """Refuses: training has not started."""
         raise RefusedError("training has not started, so there is nothing to stop: end the learner's process instead")
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Lets actors join, and opens their streams: the learner's side of `RolloutService`."""
+"""Admits actors, and opens their streams: the learner's implementation of `RolloutService`."""
 
 import dataclasses
 import logging
@@ -31,30 +31,30 @@ from rollcast.services.version import software_version
 
 logger = logging.getLogger(__name__)
 
-# The time that a new stream waits for the actor's old one, which checks at least once a second whether it is replaced.
+# The time that a new stream waits for the actor's old one, which checks at least once a second for a replacement.
 _TAKE_OVER_S = 10.0
-# Actors that were sent elsewhere lately, and may come back at once because they reach nobody there.
+# The number of redirected actors to remember. They may return at once if they cannot reach the address.
 _N_SENT = 256
 
 
 class RolloutIntake:
-    """The learner's side of `RolloutService`: a `rollcast.services.streams.service.RolloutSink`.
+    """The learner's implementation of `RolloutService`: a `rollcast.services.streams.service.RolloutSink`.
 
-    At most a queue's `capacity` trajectories are promised room, those that are queued included, and at most one
-    rollout per actor beyond that; see `stream_state.StreamState`.
+    It promises room for at most `capacity` trajectories of a queue, including queued trajectories, and for at most one
+    more rollout per actor; see `stream_state.StreamState`.
 
     Args:
         registry: The actors that have joined.
         destination: Takes accepted rollouts.
-        seeds: The seeds that actors are given.
-        rollout_shape: The shape of the rollouts of an actor that leaves the number of its environments to the learner.
-        policy: The policy that every actor builds.
-        rule: Says how credits are given.
+        seeds: The seeds of the actors.
+        rollout_shape: The shape of the rollouts of an actor that takes the learner's number of environments.
+        policy: The policy of all actors.
+        rule: The rule for credits.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
-        evaluations: Takes evaluators in; None: none may join.
-        max_rollout_bytes: The largest rollout that is taken: actors whose rollouts would be larger are refused at Join.
-        run_history: Records what the actors do; None: nothing is recorded.
-        assignment: Says which actors another learner of the run, or an ingest process, takes.
+        evaluations: The evaluators of the run; None: no evaluator may join.
+        max_rollout_bytes: The size limit of rollouts. Join refuses an actor with larger ones.
+        run_history: Records the actors' activity; None: no recording.
+        assignment: Assigns actors to the learners of a run, or to ingest processes.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class RolloutIntake:
         self._seeds = seeds
         self._policy = policy
         self._max_rollout_bytes = max_rollout_bytes
-        # The processes of actors that were sent elsewhere, with the address; and whether one of them has come back.
+        # The redirected actors' processes, with the address; and whether one of them has returned.
         self._sent: deque[tuple[int, str]] = deque(maxlen=_N_SENT)
         self._one_came_back = False
-        # By this number, actors that come back tell whether the learner is still the same; 0 would say nothing.
+        # Returning actors recognise the learner by this number; 0 would identify no learner.
         self._nonce = secrets.randbelow(2**64 - 1) + 1
         self._evaluations = evaluations
         if evaluations is not None:
@@ -95,7 +95,7 @@ class RolloutIntake:
 
     @property
     def learner_nonce(self) -> int:
-        """The number of this learner's process, from which actors know it."""
+        """The nonce of this learner's process, by which actors recognise it."""
         return self._nonce
 
     def admit(self, relay: Relay, waiting: Sequence[Relay]) -> int:
@@ -105,12 +105,12 @@ class RolloutIntake:
 
     @property
     def duplicate_rollouts(self) -> int:
-        """The rollouts that came again after a reconnect, and were dropped."""
+        """The number of rollouts that arrived again after a reconnect and were dropped."""
         return self._parts.counts.duplicates
 
     @property
     def rejected_rollouts(self) -> int:
-        """The rollouts that were refused because they did not fit."""
+        """The number of rollouts that were refused as invalid."""
         return self._parts.counts.rejected
 
     def end_training(self) -> None:
@@ -122,12 +122,12 @@ class RolloutIntake:
 
         Raises:
             TrainingEndedError: Training has ended.
-            ProtocolMismatchError: The actor was started with another policy network; or all actors play in step, and it
-                has another number of environments, or plays by the clock.
-            SpacesMismatchError: Its spaces are not the learner's.
-            LimitExceededError: `max_actors` are there already, or its rollouts would be above `max_rollout_bytes`.
-            RefusedError: It is an evaluator, and this run evaluates no policies.
-            NotReadyError: Another rank, or an ingest process, takes it, and does not serve yet.
+            ProtocolMismatchError: The actor has another policy network. Or all actors play in step, and this actor has
+                another number of environments or uses wall-clock time.
+            SpacesMismatchError: Its spaces differ from the learner's.
+            LimitExceededError: `max_actors` are alive already, or its rollouts would exceed `max_rollout_bytes`.
+            RefusedError: An evaluator asks to join a run without evaluations.
+            NotReadyError: The rank or ingest process that takes the actor does not serve yet.
         """
         parts = self._parts
         if parts.ended.is_set():
@@ -141,7 +141,7 @@ class RolloutIntake:
             parts.rollout_shape.spaces, offer.spaces, expected_side="the learner", offered_side=_actor(offer)
         )
         has_own_order = leaf_order(offer.spaces) != leaf_order(parts.rollout_shape.spaces)
-        # A rollout that comes by a relay stays on its way.
+        # A rollout through a relay stays with its relay.
         if (
             offer.follows_redirect
             and not offer.via
@@ -184,7 +184,8 @@ class RolloutIntake:
             n_envs=offer.n_envs,
             learner_nonce=self._nonce,
             awaiting_s=record.awaiting_s(),
-            # Behind a relay it is sent none: the relay gets every version, and hears here which is the newest.
+            # Behind a relay, an actor gets no policy here: the relay gets every version. The answer only names the
+            # newest.
             policy_version=parts.rule.policy_version() if offer.via else parts.rule.sent_version(record.actor_id),
             activity_interval_s=parts.activity_interval_s(record),
             report_with_rollout=True,
@@ -192,21 +193,21 @@ class RolloutIntake:
         )
 
     def _note_return(self, offer: JoinOffer) -> None:
-        """Warns, once, of an actor that stays here though it was sent elsewhere."""
+        """Warns once about a redirected actor that stays here."""
         address = dict(list(self._sent)).get(offer.process_nonce)
         if address is None:
             return
         self._one_came_back = True
         logger.warning(
             "%s was sent to %s, does not reach it, and stays here; no other such actor is logged; open that port; if "
-            "actors know another name of this machine, give it as --advertised-host; with TLS, the certificate has to "
-            "have the name",
+            "actors know another name of this machine, give it as --advertised-host; with TLS, the certificate must "
+            "contain the name",
             _actor(offer),
             address,
         )
 
     def _redirect(self, offer: JoinOffer, address: str) -> JoinAgreement:
-        """Returns the answer to an actor that another learner or an ingest process takes; nothing is agreed."""
+        """Returns the answer that sends an actor to another learner or an ingest process, without an agreement."""
         return JoinAgreement(
             actor_id=offer.actor_id or "elsewhere",
             slot=0,
@@ -223,7 +224,7 @@ class RolloutIntake:
         )
 
     def _join_evaluator(self, offer: JoinOffer, spaces: EnvironmentSpaces | None) -> JoinAgreement:
-        """Agrees with an evaluator; `spaces` are the learner's, if its own have another order."""
+        """Agrees with an evaluator. `spaces` are the learner's if its own have another order."""
         if self._evaluations is None:
             raise RefusedError(NO_EVALUATIONS)
         name, incarnation = self._evaluations.join(offer)
@@ -250,7 +251,7 @@ class RolloutIntake:
 
         Args:
             algorithm: The algorithm's name; empty if unknown.
-            batch_size: The size of a batch; 0 if this process does not learn.
+            batch_size: The size of a batch; 0 if this process does not train.
         """
         return LearnerDescription(
             spaces=self._parts.rollout_shape.spaces,
@@ -263,18 +264,18 @@ class RolloutIntake:
         )
 
     def open_stream(self, actor_id: str, incarnation: int, *, peer: str, cancel: Callable[[], None]) -> IntakeStream:
-        """Opens the stream of an actor that has joined.
+        """Opens the stream of a joined actor.
 
         Args:
             actor_id: The actor's name.
-            incarnation: The incarnation that it was given when it joined.
-            peer: Its address; known since the join.
+            incarnation: Its incarnation, from Join.
+            peer: Its address, known since Join.
             cancel: Ends the stream; called when a newer stream replaces it.
 
         Raises:
             UnknownActorError: The actor has not joined.
             ActorReplacedError: Another process has joined under its name.
-            NotReadyError: The actor's old stream does not end.
+            NotReadyError: The actor's old stream has not ended in time.
         """
         del peer
         return self._open(actor_id, incarnation, cancel, None)
@@ -290,21 +291,21 @@ class RolloutIntake:
         later: Callable[[Callable[[], None]], None],
         cancel: Callable[[], None],
     ) -> QueuedIntakeStream | ThreadedIntakeStream:
-        """Opens the stream of an actor that has joined through a relay.
+        """Opens the stream of an actor that joined through a relay.
 
         Args:
             actor_id: The actor's name.
-            incarnation: The incarnation that it was given when it joined.
-            relay: The relay that speaks for it.
-            peer: The relay's address; known since the join.
-            answer: Takes what the learner has for the stream.
+            incarnation: Its incarnation, from Join.
+            relay: The relay that forwards its messages.
+            peer: The relay's address, known since Join.
+            answer: Sends the learner's answers to the actor.
             later: Runs a function on the relay's answering thread.
             cancel: Ends the stream; called when a newer stream replaces it.
 
         Raises:
             UnknownActorError: The actor has not joined, or not through this relay.
             ActorReplacedError: Another process has joined under its name.
-            NotReadyError: The actor's old stream does not end.
+            NotReadyError: The actor's old stream has not ended in time.
         """
         del peer
         stream = self._open(actor_id, incarnation, cancel, relay)
@@ -337,15 +338,15 @@ class RolloutIntake:
         fits = own in BUILT_IN_NETWORKS if offer.network == AUTO_NETWORK else own == offer.network
         if not fits:
             raise ProtocolMismatchError(
-                f"{_actor(offer)} was started with --network {offer.network!r}, the learner trains "
-                f"{own!r}: start both with the same"
+                f"{_actor(offer)} was started with --network {offer.network!r}, and the learner trains "
+                f"{own!r}: start both with the same network"
             )
 
     def _check_n_envs(self, offer: JoinOffer) -> None:
         if self._parts.rule.in_step and offer.n_envs != self._parts.rollout_shape.n_envs:
             raise ProtocolMismatchError(
                 f"{_actor(offer)} steps {offer.n_envs} environments, and this learner collects deterministically from "
-                f"actors of {self._parts.rollout_shape.n_envs}; expected as many: start it without --envs-per-actor"
+                f"actors of {self._parts.rollout_shape.n_envs}; expected that number: start it without --envs-per-actor"
             )
         check_rollout_size(
             self._parts.rollout_shape.of_envs(offer.n_envs),

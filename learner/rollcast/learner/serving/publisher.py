@@ -1,4 +1,4 @@
-"""Publishes policies: takes each version from the trainer, encodes it in its own thread, and serves the newest."""
+"""Publishes policies: encodes each version in a thread, and serves the newest one."""
 
 import threading
 from contextlib import AbstractContextManager
@@ -12,39 +12,39 @@ from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.policies.subscribers import Subscribers
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
-# The longest that a version takes from the trainer's hands to its bytes: 1 GiB takes a few seconds.
+# The longest time for encoding a version: 1 GiB takes a few seconds.
 _ENCODE_TIMEOUT_S: Final = 60.0
 
 
 class PolicyPublisher:
     """The newest policy, encoded: a `rollcast.services.policies.service.PolicySource`.
 
-    `publish` hands a version over and returns; the encoder's thread reads its arrays, which may still be on their way
-    from a device, and encodes it. Versions that are handed over faster than they are encoded are left out, unless every
-    version counts. Readers get at least the version that was handed over when they asked.
+    `publish` hands a version over and returns. The encoder's thread reads the version's arrays, which a device may
+    still be writing, and encodes them. If versions arrive faster than the thread encodes them, the thread skips some,
+    unless `every_version` is set. A reader gets at least the newest version at the time of its call.
 
-    Invariant: versions count up by one with each hand-over, unless they are given, and each is encoded at most once. If
-    one cannot be encoded, because training has diverged, none is published any more, and the trainer's next call raises
-    the error.
+    Invariant: versions increase by one with each hand-over, unless the caller gives the version, and each is encoded at
+    most once. If training has diverged, a version cannot be encoded. Then no further version is published, and the
+    trainer's next call raises the error.
 
-    The trainer's thread calls `publish`, `check`, `settle`, `newest_with_state`, `end` and `close`; any
-    thread the rest.
+    The trainer's thread calls `publish`, `check`, `settle`, `newest_with_state`, `end` and `close`. Any thread may call
+    the other methods.
 
     Attributes:
         spaces: See Args.
-        state_size: S, the size of a recurrent policy's state; 0 if it is not recurrent.
-        frame_stack: K, the frames that the policy sees at once.
+        state_size: S, the size of a recurrent policy's state; 0 for other policies.
+        frame_stack: K, the number of stacked frames in an observation.
         want: Notes that an actor waits for a version; see `Subscribers.want`.
-        pause: Notes that an actor can use none before its next credit; see `Subscribers.pause`.
+        pause: Notes that an actor needs no version before its next credit; see `Subscribers.pause`.
         act: Acts with the newest version; see `BatchedActing.act`.
-        act_status: Returns how many such calls were answered, and how long they took.
+        act_status: Returns the number and the durations of the calls of `act`.
 
     Args:
         spaces: The spaces of the policy's observations and actions.
         spec: The policy's architecture.
         seed: The seed of the sampling in `act`.
-        first_version: The version of the first policy that is published.
-        every_version: True: each version is encoded, and `publish` waits for the one before.
+        first_version: The number of the first published version.
+        every_version: True: every version is encoded, and `publish` waits for the previous one.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PolicyPublisher:
         self.state_size, self.frame_stack = spec.state_size, spec.frame_stack
         self._every_version = every_version
         self._next_version = first_version
-        # Guards the six below. Subscribers do not wait here, so that a version wakes the encoder only.
+        # Guards the six below. Subscribers do not wait here, so that a version wakes only the encoder.
         self._changed = threading.Condition()
         self._handed: tuple[int, PolicyState, float] | None = None  # not yet taken by the encoder
         self._version = 0
@@ -76,7 +76,7 @@ class PolicyPublisher:
 
     @property
     def version(self) -> int:
-        """The newest version, encoded or not yet; 0 before the first."""
+        """The newest version, whether or not it is encoded yet; 0 before the first."""
         return self._version
 
     @property
@@ -88,14 +88,14 @@ class PolicyPublisher:
         """Passes a new version to the encoder, and returns its number.
 
         Args:
-            state: Its arrays. They are read later, in another thread, and must not change.
+            state: Its arrays. They must not change, because another thread reads them later.
             progress: The progress of training, in [0, 1].
-            version: Its number, if another process has counted; None: the next one.
+            version: Its number, if another process assigns numbers; None: the next number.
 
         Raises:
-            RollcastError: The version before could not be encoded: training has diverged, or an array has a dtype that
-                cannot be sent.
-            NotReadyError: Every version counts, and the one before is not encoded in time.
+            RollcastError: Encoding the previous version failed: training has diverged, or an array's dtype is not
+                supported.
+            NotReadyError: `every_version` is set, and the previous version is not encoded in time.
         """
         if self._every_version:
             self.settle()
@@ -111,7 +111,7 @@ class PolicyPublisher:
             return self._version
 
     def check(self) -> None:
-        """Raises the error of the encoder, if it has failed."""
+        """Raises the encoder's error, if encoding has failed."""
         with self._changed:
             self._raise_error()
 
@@ -119,8 +119,8 @@ class PolicyPublisher:
         """Waits until the newest version is encoded.
 
         Raises:
-            RollcastError: It cannot be encoded.
-            NotReadyError: It is not encoded in time.
+            RollcastError: The version cannot be encoded.
+            NotReadyError: The version is not encoded in time.
         """
         with self._changed:
             self._await_version(self._version)
@@ -130,19 +130,19 @@ class PolicyPublisher:
         """Returns the newest version and its arrays.
 
         Raises:
-            RollcastError: It cannot be encoded.
-            NotReadyError: There is no version yet, or it is not encoded in time.
+            RollcastError: The version cannot be encoded.
+            NotReadyError: No version has been published yet, or it is not encoded in time.
         """
         self.settle()
         return self._require_newest()
 
     def end(self) -> None:
-        """Encodes the newest version, notes that it is the last one, and wakes every subscriber."""
+        """Encodes the newest version, marks it as the last version, and wakes every subscriber."""
         self.close()
         self._subscribers.end()
 
     def close(self) -> None:
-        """Encodes the newest version, and ends the encoder's thread. Does nothing if it has ended."""
+        """Encodes the newest version, and ends the encoder's thread. Does nothing after the first call."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -154,7 +154,7 @@ class PolicyPublisher:
         """Returns the newest version.
 
         Raises:
-            NotReadyError: There is no version yet, or it is not encoded in time.
+            NotReadyError: No version has been published yet, or it is not encoded in time.
         """
         return self._require_newest()[0]
 
@@ -183,15 +183,15 @@ class PolicyPublisher:
             self._subscribers.offer(encoded)
 
     def _await_version(self, version: int) -> None:
-        """Waits until a version, or a newer one, is encoded, or nothing is encoded any more. With the lock held."""
+        """Waits until a version or a newer one is encoded, or the encoder has ended. The caller holds the lock."""
 
         def is_there() -> bool:
             return self._error is not None or version <= (self._newest[0].version if self._newest else 0)
 
         if not self._changed.wait_for(is_there, _ENCODE_TIMEOUT_S):
             raise NotReadyError(
-                f"version {version} of the policy is not encoded after {_ENCODE_TIMEOUT_S:.0f} s; expected an end by "
-                "then; check whether its device hangs, and try again with backoff"
+                f"version {version} of the policy is not encoded after {_ENCODE_TIMEOUT_S:.0f} s; expected it to be "
+                "encoded by then; check whether its device hangs, and try again with backoff"
             )
 
     def _raise_error(self) -> None:

@@ -1,4 +1,4 @@
-"""Records of one actor: the learner's own while it runs, and the one in its checkpoints."""
+"""Records of one actor: the running learner's record, and the record in a checkpoint."""
 
 import math
 import threading
@@ -21,9 +21,9 @@ _OF_RECORD: Final = same_fields(
         *("answer_p50_s", "answer_p99_s"),
     ),
 )
-# The rate of an actor is over so many seconds.
+# The window of an actor's rate, in seconds.
 _WINDOW_S: Final = 5.0
-# The least time between two marks.
+# The shortest time between two marks.
 _MARK_S: Final = 0.5
 
 
@@ -42,7 +42,7 @@ class RecentRate:
         self._marks: deque[tuple[float, int]] = deque([(clock(), 0)])
 
     def add(self, n: int) -> None:
-        """Counts `n` more."""
+        """Adds `n` to the count."""
         self._count += n
         now = self._clock()
         if now - self._marks[-1][0] >= _MARK_S:
@@ -51,7 +51,7 @@ class RecentRate:
                 self._marks.popleft()
 
     def per_second(self) -> float:
-        """Returns the rate; 0 if no count came for twice the window."""
+        """Returns the rate; 0 without a change for twice the window."""
         now = self._clock()
         (began, before), (newest, _) = self._marks[0], self._marks[-1]
         if now <= began or now - newest > 2 * max(_WINDOW_S, newest - began):
@@ -67,8 +67,8 @@ def _awaits_no_message() -> float:
 class ActorRecord:
     """The learner's record of one actor. Guarded by the registry's lock, except `accepting` and `awaiting_s`.
 
-    A stream holds `accepting` while it passes a rollout on, until the record says that the rollout was accepted. The
-    stream that replaces it takes the same lock before it reads the record.
+    A stream holds `accepting` until the record counts the rollout as accepted. The actor's next stream takes the same
+    lock before it reads the record.
     """
 
     actor_id: str
@@ -78,31 +78,31 @@ class ActorRecord:
     offer: JoinOffer
     state: ActorState = ActorState.JOINED
     state_since: float = field(default_factory=time.monotonic)
-    # the actors with an open stream before this one was lost, it included
+    # the number of actors with an open stream before this one was lost, including it
     n_streaming_before: int = 0
     acknowledged_sequence: int = 0
-    # the last rollout that a checkpoint taken now would have
+    # the last rollout in a checkpoint taken now
     taken_sequence: int = 0
     rollouts: int = 0
     env_steps: int = 0
     policy_version: int = 0
     last_error: str = ""
     last_seen: float = field(default_factory=time.monotonic)
-    # the time at which it lost its connection last, by `time.monotonic`
+    # the time of its last loss of connection, by `time.monotonic`
     lost_at: float = -math.inf
     cancel_stream: Callable[[], None] | None = None
-    # the processes that had this name before, the latest last
+    # the nonces of earlier processes of this name, latest last
     replaced_nonces: tuple[int, ...] = ()
     accepting: threading.Lock = field(default_factory=threading.Lock)
-    # returns for how many seconds its stream has been waiting for the next message; any thread may call it
+    # returns the seconds of its stream's wait for the next message; any thread may call it
     awaiting_s: Callable[[], float] = _awaits_no_message
     # the name is new and has never opened a stream: the record is dropped when its lease ends
     is_provisional: bool = False
-    # the streams that it has opened
+    # the number of streams that it has opened
     n_streams: int = 0
-    # its rollouts that others played again, because it was late; only its stream counts them
+    # the number of its late rollouts, which other actors replaced; only its stream counts them
     n_late: int = 0
-    # the last that it said of its time; None: it has not said
+    # its last report of its time; None: no report
     activity: ActorActivity | None = None
     # the cores that it used between its last two reports
     cpu_cores: float = 0.0
@@ -110,11 +110,11 @@ class ActorRecord:
 
     @property
     def is_alive(self) -> bool:
-        """True while the actor streams, or is about to."""
+        """True while the actor has a stream, or is about to open one."""
         return self.state in (ActorState.JOINED, ActorState.STREAMING)
 
     def drop_stream(self) -> None:
-        """Forgets the stream, which has ended: a reference to it would also hold its call."""
+        """Drops the reference to the ended stream, which would keep its call alive."""
         self.cancel_stream, self.awaiting_s = None, _awaits_no_message
 
     def info(self) -> ActorInfo:
@@ -137,14 +137,14 @@ class ActorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierActor:
-    """An actor, as a checkpoint keeps it.
+    """The record of an actor in a checkpoint.
 
     Attributes:
         slot: The actor's slot.
         incarnation: The number of processes that had joined under its name.
         process_nonce: The nonce of the last of these processes.
-        taken_sequence: The last of its rollouts that the checkpoint has, in its batches or its replay buffer.
-        replaced_nonces: The nonces of the processes before, the latest last; at most 64.
+        taken_sequence: The last of its rollouts in the checkpoint's batches or replay buffer.
+        replaced_nonces: The nonces of earlier processes, latest last; at most 64.
     """
 
     slot: int

@@ -32,23 +32,23 @@ from rollcast.services.limits.token_buckets import TokenBuckets
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.status.status import ActorInfo, ActorState
 
-# Refusals after which an actor sends the same rollout again: nothing is wrong with the rollout.
+# Refusals after which an actor resends the same rollout, because the rollout is valid.
 _TRIED_AGAIN: Final = (MissingMessageError, NotReadyError, ThrottledError, UnreadableMessageError)
 
-# Failures and refusals that are logged and noted, a second: of all actors, and of each.
+# The number of logged and noted failures and refusals a second: of all actors, and of each.
 _LINES_PER_S: Final = 10.0
 _LINES_PER_S_EACH: Final = 1.0
 _LINES_BURST_S: Final = 5.0
 
-# An actor in one of these is to open a stream yet: for the first time, or again.
+# States of an actor that should open a stream: for the first time, or again.
 _WITHOUT_STREAM: Final = (ActorState.LOST, ActorState.JOINED)
 
-# So many earlier processes of a name are remembered. A supervisor that restarts its actor under one name adds one each
-# time, and checkpoints and the log of a durable learner keep all of them.
+# The number of earlier processes of a name to remember. A supervisor that restarts its actor under one name adds one
+# each time. Checkpoints and the log of a durable learner store all of them.
 _MAX_REPLACED: Final = 64
 
-# An actor that lives comes back within the first, unless its machine is cut off; after the second the run does not wait
-# for it.
+# A living actor returns within the first time, unless its machine is disconnected. After the second time, the run does
+# not wait for it.
 _COMES_BACK_S: Final = 60.0
 _GONE_FOR_GOOD_S: Final = 3600.0
 
@@ -58,22 +58,23 @@ _MAY_COME_BACK: Final = (ActorState.LOST, ActorState.FAILED, ActorState.REFUSED)
 
 
 class ActorRegistry:
-    """The list of all actors, with a slot for each. Any thread may call.
+    """The list of all actors, with a slot for each. Thread-safe.
 
-    A name keeps its slot once it has opened a stream. An actor that joins and opens no stream within the lease is
-    forgotten if its name is new, and lost otherwise; it no longer counts towards `max_actors`. A process that joins
-    under a known name with another nonce is a new incarnation of that name, and replaces the process before.
+    A name keeps its slot once it has opened a stream. If an actor opens no stream within the lease after it joins, a
+    new name is forgotten and a known name counts as lost. The name then no longer counts towards `max_actors`. If a
+    process joins under a known name with another nonce, that process is a new incarnation, and replaces the previous
+    process.
 
-    A process that is killed and started again may have another name, such as one with its process id. So an actor that
-    was lost a minute ago counts as one that has left, if a new name has come since and as many stream as before. An
-    actor that has been away for an hour counts as one that has left, too.
+    A process that is killed and restarted may have a new name, such as one with its process id. So an actor that was
+    lost a minute ago counts as gone if a new name has joined since and as many actors stream as before. An actor that
+    has been lost for an hour also counts as gone.
 
     Args:
-        max_actors: The actors that may be alive at once. There may be more slots, since dead actors are remembered.
-        join_lease_s: The seconds that an actor may take to open its stream after it has joined.
-        reserved_names: Names with fixed slots: a name's slot is its index here, in whatever order they join. Other
-            actors get the slots after these, in the order in which they join.
-        note: Notes what happens to the actors.
+        max_actors: The number of actors that may be alive at once. Dead actors keep their slots.
+        join_lease_s: The seconds between an actor's join and its stream, at most.
+        reserved_names: Names with fixed slots: a name's slot is its index here, whatever the order of joining. Other
+            actors get the next slots, in the order in which they join.
+        note: Notes events of the actors.
         assignment: Names the slots of this learner, if the run has several, and receives the changes of its actors.
         in_step: True: actors play in step, so a process that replaces another continues its sequence numbers.
     """
@@ -99,11 +100,11 @@ class ActorRegistry:
         self._records: dict[str, ActorRecord] = {}
         # The names of those in `_records` that have an open stream.
         self._streaming: set[str] = set()
-        # the time at which a new name has opened its first stream last
+        # the time of the last new name's first stream
         self._newcomer_at = -math.inf
         self._n_rollouts = 0
         self._n_dropped_episodes = 0
-        # The actors of the checkpoint from which the run was resumed that have not joined since.
+        # The actors in the resumed checkpoint that have not joined since.
         self._earlier: dict[str, EarlierActor] = {}
         self._last_traceback = ""
 
@@ -112,8 +113,8 @@ class ActorRegistry:
 
         Raises:
             LimitExceededError: `max_actors` actors are alive already.
-            ActorReplacedError: Another process has joined under this process's name since.
-            RefusedError: It has played for an earlier learner, and the actors of this one play in step.
+            ActorReplacedError: Another process has since joined under this name.
+            RefusedError: Actors play in step, and it has played for an earlier learner.
         """
         with self._lock:
             self._end_leases()
@@ -130,7 +131,7 @@ class ActorRegistry:
             came_back = earlier is not None and earlier.process_nonce == offer.process_nonce
             if before is not None and not came_back and _was_replaced(offer, before):
                 raise ActorReplacedError(
-                    f"another process has joined as {actor_id!r} since this one did: give each actor its own "
+                    f"another process has joined as {actor_id!r} since this process did: give each actor its own "
                     "--actor-id, or end one of the two"
                 )
             if known is None and self._in_step and offer.incarnation:
@@ -184,12 +185,12 @@ class ActorRegistry:
             actor_id: The actor.
             incarnation: The number of its process.
             cancel: Ends the new stream.
-            relay: The relay that has the stream; None: the actor itself.
+            relay: The relay that carries the stream; None: the actor is connected directly.
 
         Raises:
-            UnknownActorError: The actor has not joined, or not in the way in which the stream comes.
-            ActorReplacedError: Another process has joined under its name since.
-            LimitExceededError: It was gone, and others have its place: `max_actors` actors are alive already.
+            UnknownActorError: The actor has not joined, or joined through another relay.
+            ActorReplacedError: Another process has since joined under its name.
+            LimitExceededError: It was lost, and `max_actors` other actors are alive.
         """
         with self._lock:
             record = self._records.get(actor_id)
@@ -203,7 +204,7 @@ class ActorRegistry:
                     "give each actor its own --actor-id, or end this process"
                 )
             if relay != (record.offer.via[-1] if record.offer.via else None):
-                # The last join holds: a relay speaks only for those who have joined through it.
+                # The last join counts: a relay may only forward actors that joined through it.
                 how = "itself" if relay is None else f"through relay {relay.relay_id!r}"
                 raise UnknownActorError(
                     f"actor {actor_id!r}, incarnation {incarnation}, has not joined this learner {how} last: call Join "
@@ -227,7 +228,7 @@ class ActorRegistry:
             return record.cancel_stream is cancel
 
     def close_stream(self, record: ActorRecord, cancel: Callable[[], None], *, clean: bool) -> bool:
-        """Marks an actor as gone, and drops what it has of the stream; returns False if a newer one has replaced it."""
+        """Marks an actor as gone, and drops its stream; returns False if a newer stream has replaced the stream."""
         with self._lock:
             if record.cancel_stream is not cancel:
                 return False
@@ -256,22 +257,22 @@ class ActorRegistry:
             record.last_seen = time.monotonic()
 
     def acted(self, record: ActorRecord, activity: ActorActivity) -> None:
-        """Notes how an actor says that it spends its time."""
+        """Stores an actor's report of its time by state."""
         with self._lock:
             before = 0 if record.activity is None else record.activity.dropped_episodes
             self._n_dropped_episodes += max(0, activity.dropped_episodes - before)
-            # An actor may say anything, and the status has 64 bits for it.
+            # An actor may report any numbers, and the status has 64 bits for them.
             self._n_dropped_episodes = min(self._n_dropped_episodes, _MAX_COUNT)
             record.cpu_cores = 0.0 if record.activity is None else cores_between(record.activity, activity)
             record.activity = activity
 
     @property
     def n_dropped_episodes(self) -> int:
-        """The episodes that actors have said to have dropped."""
+        """The number of episodes that actors report as dropped."""
         return self._n_dropped_episodes
 
     def taken(self, rollout: Rollout) -> None:
-        """Notes that the trainer has taken a rollout. Rollouts must be noted in the order in which they are taken."""
+        """Records that the trainer has taken a rollout. Call it in the order in which rollouts are taken."""
         with self._lock:
             record = self._records.get(rollout.actor_id)
             if record is not None and record.incarnation == rollout.incarnation:
@@ -287,7 +288,7 @@ class ActorRegistry:
             }
 
     def load_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Remembers the actors of an earlier `state`, to recognise those that come back. Call it before any joins."""
+        """Loads the actors of an earlier `state`, to recognise them later. Call it before any actor joins."""
         self._earlier = {
             name: EarlierActor(**{**actor, "replaced_nonces": tuple(actor["replaced_nonces"])})
             for name, actor in state.items()
@@ -296,23 +297,34 @@ class ActorRegistry:
             self._assignment.took(name)
 
     def failed(self, record: ActorRecord, failure: ActorFailure) -> str | None:
-        """Notes the reason why an actor ended; returns what to log: a traceback only if it differs from the last one.
+        """Records why an actor failed.
 
-        None: nothing, for an actor may fail as often as it likes.
+        Returns:
+            The text to log, with a traceback only if the traceback differs from the last one; None: log nothing,
+            because the actor fails too often.
         """
         with self._lock:
-            is_new, self._last_traceback = failure.traceback != self._last_traceback, failure.traceback
+            text = self._log_text(failure)
             self._set_state(record, ActorState.FAILED)
             record.last_error = f"{failure.exception_type}: {failure.message} (environment seed {failure.env_seed})"
         if self._told.take(record.actor_id) is not None:
             return None
         self._note(EventSeverity.ERROR, f"failed: {record.last_error}", who=record.actor_id, detail=failure.traceback)
+        return text
+
+    def _log_text(self, failure: ActorFailure) -> str:
+        """Returns what to log of a failure: its traceback, if the last one had another. Called with the lock held."""
+        is_new, self._last_traceback = failure.traceback != self._last_traceback, failure.traceback
         return f"\n{failure.traceback}" if is_new else f" {failure.exception_type}, with the same traceback as before"
 
     def rejected(self, record: ActorRecord, cancel: Callable[[], None], error: RollcastError) -> bool:
-        """Notes why an actor's message was refused, which ends its stream; returns whether to log it.
+        """Records why an actor's message was refused. The refusal ends the actor's stream.
 
-        The actor counts as refused unless the message was only lost or damaged on its way: then it soon comes back.
+        The actor counts as refused unless the message was only lost or damaged in transit. After such damage, the actor
+        soon reconnects.
+
+        Returns:
+            True: log the refusal. False: refusals are too frequent.
         """
         is_tried_again = isinstance(error, _TRIED_AGAIN)
         reason = shortened(str(error), MAX_REASON_LENGTH)
@@ -326,19 +338,36 @@ class ActorRegistry:
             self._note(severity, f"a message was refused: {reason}", who=record.actor_id)
         return is_told
 
-    def lost(self, actor_id: str, reason: str) -> None:
-        """Notes that an actor's process has ended, even if its stream looks alive."""
+    def lost(self, actor_id: str, reason: str, failure: ActorFailure | None = None) -> str | None:
+        """Records that an actor's process has ended, even if its stream looks alive.
+
+        Args:
+            actor_id: The actor's name.
+            reason: The reason, in one line.
+            failure: The exception that ended it, if it has said so.
+
+        Returns:
+            What to log. None: nothing, because there is no traceback, or the actor's stream has brought it.
+        """
+        traceback = "" if failure is None else failure.traceback
+        text: str | None = None
         reason = shortened(reason, MAX_REASON_LENGTH)
-        self._note(EventSeverity.WARNING, f"its process has ended: {reason}", who=actor_id)
         with self._lock:
             record = self._records.get(actor_id)
+            if failure is not None and traceback:
+                is_known = record is not None and shortened(failure.message, MAX_REASON_LENGTH) in record.last_error
+                text = None if is_known else self._log_text(failure)
             if record is not None and record.is_alive:
                 self._set_state(record, ActorState.LOST)
                 record.last_error = record.last_error or reason
+        self._note(
+            EventSeverity.WARNING, f"its process has ended: {reason}", who=actor_id, detail=traceback if text else ""
+        )
+        return text
 
     @property
     def n_rollouts(self) -> int:
-        """The rollouts that were accepted, of all actors. Asking takes no longer if there are many actors."""
+        """The number of accepted rollouts of all actors. The cost does not depend on the number of actors."""
         return self._n_rollouts
 
     def slot_of(self, actor_id: str) -> int:
@@ -353,12 +382,12 @@ class ActorRegistry:
             return sorted((record.info() for record in self._records.values()), key=lambda info: info.slot)
 
     def n_alive(self) -> int:
-        """Returns how many actors have an open stream. Asking takes no longer if there are many."""
+        """Returns the number of actors with an open stream. The cost does not depend on the number of actors."""
         with self._lock:
             return len(self._streaming)
 
     def missing(self, within_s: float) -> list[str]:
-        """Returns the actors that lost their connection within so many seconds and have opened no stream since."""
+        """Returns the actors that lost their connection within the last `within_s` seconds and have not reconnected."""
         since = time.monotonic() - within_s
         with self._lock:
             return sorted(
@@ -368,14 +397,14 @@ class ActorRegistry:
             )
 
     def told_end(self, actor_id: str) -> None:
-        """Notes that an actor came back, and was told that training has ended."""
+        """Records that an actor reconnected and learnt that training has ended."""
         with self._lock:
             record = self._records.get(actor_id)
             if record is not None and record.state in _WITHOUT_STREAM:
                 self._set_state(record, ActorState.LEFT)
 
     def _set_state(self, record: ActorRecord, state: ActorState) -> None:
-        """Sets the state of an actor. Called with the lock held."""
+        """Sets the state of an actor. The caller holds the lock."""
         record.state, record.state_since = state, time.monotonic()
         if state is ActorState.LOST:
             record.n_streaming_before = len(self._streaming)
@@ -387,7 +416,7 @@ class ActorRegistry:
             self._streaming.discard(record.actor_id)
 
     def _end_absences(self) -> None:
-        """Notes that actors which will not come back have left. Called with the lock held."""
+        """Marks actors that will not return as gone. The caller holds the lock."""
         now = time.monotonic()
         for record in self._records.values():
             if record.state not in _MAY_COME_BACK:
@@ -403,7 +432,7 @@ class ActorRegistry:
                 self._set_state(record, ActorState.LEFT)
 
     def _check_room(self, record: ActorRecord | None) -> None:
-        """Refuses an actor that is new, or was gone, if `max_actors` are alive. Called with the lock held."""
+        """Refuses a new or lost actor if `max_actors` are alive. The caller holds the lock."""
         if record is not None and record.is_alive:
             return
         alive = sum(each.is_alive for each in self._records.values())
@@ -414,7 +443,7 @@ class ActorRegistry:
             )
 
     def _end_leases(self) -> None:
-        """Ends the leases of actors that joined and opened no stream in time. Called with the lock held."""
+        """Ends the leases of actors that opened no stream in time. The caller holds the lock."""
         before = time.monotonic() - self._join_lease_s
         for name, record in list(self._records.items()):
             if record.state is not ActorState.JOINED or record.last_seen > before:
@@ -426,11 +455,11 @@ class ActorRegistry:
                 record.last_error = f"joined and opened no stream within {self._join_lease_s:g} s"
 
     def _forget_too_many(self) -> None:
-        """Makes room for one more name. Called with the lock held."""
+        """Makes room for one more name. The caller holds the lock."""
         n_too_many = len(self._records) + len(self._earlier) + 1 - MAX_REMEMBERED_ACTORS
         if n_too_many <= 0:
             return
-        # The actors of the checkpoint that have not come back have been gone for longest.
+        # The actors of the checkpoint that have not returned have been away for longest.
         gone = [record for record in self._records.values() if not record.is_alive]
         gone.sort(key=lambda record: record.last_seen)
         for name in (*self._earlier, *(record.actor_id for record in gone))[:n_too_many]:
@@ -438,7 +467,7 @@ class ActorRegistry:
             self._records.pop(name, None)
 
     def _new_slot(self, actor_id: str) -> int:
-        """Returns the first free slot. Called with the lock held."""
+        """Returns the first free slot. The caller holds the lock."""
         reserved = self._reserved_slots
         if actor_id in reserved:
             return reserved[actor_id]
@@ -451,28 +480,28 @@ class ActorRegistry:
         return self._assignment.rank + i * self._assignment.n_ranks
 
     def _free_name(self) -> str:
-        # With more digits than one learner needs, because those of one run do not ask each other.
+        # With more digits than one learner needs, because the learners of a run do not coordinate names.
         n_bytes = 3 if self._assignment.n_ranks == 1 else 6
         while (name := f"actor-{secrets.token_hex(n_bytes)}") in self._records.keys() | self._earlier.keys():
             pass
         return name
 
     def n_taken(self) -> int:
-        """Returns how many actors are here, those included that have joined and opened no stream yet."""
+        """Returns the number of actors, including actors that have not opened a stream yet."""
         with self._lock:
             return sum(record.is_alive for record in self._records.values())
 
 
 def _was_replaced(offer: JoinOffer, before: ActorRecord | EarlierActor) -> bool:
-    """Returns whether an actor's process was replaced by the one that has its name, or by one before that.
+    """Returns whether the current process of a name, or an earlier one, has replaced this process.
 
-    A learner that has lost its memory does not know which processes it replaced; their incarnations still tell.
+    A learner without its earlier state does not know which processes it replaced; their incarnations show it.
     """
     return offer.process_nonce in before.replaced_nonces or 0 < offer.incarnation <= before.incarnation
 
 
 def _arrival(record: ActorRecord) -> str:
-    """Describes, in words, an actor that has opened a stream."""
+    """Describes an actor that has opened a stream."""
     if record.n_streams > 1:
         return "came back"
     peer = record.offer.peer

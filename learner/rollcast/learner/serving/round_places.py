@@ -1,28 +1,28 @@
-"""Decides which actor plays in which round: a state machine without threads and clocks."""
+"""Decides which actor plays in which round: a state machine without threads or clocks."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-# A rollout of the round is late if it takes so many times as long as any that has come, and at least so many seconds.
+# A rollout is late if it takes this many times as long as the slowest one that arrived, and at least this many seconds.
 _LATE: Final = 3.0
 _LEAST_S: Final = 0.25
 
-# Things to do after a decision, without a lock: wake a stream, or end one whose actor then comes back.
+# Calls to make after a decision, without a lock: wake a stream, or end one so that its actor reconnects.
 Actions: TypeAlias = Sequence[Callable[[], None]]
 
 
 class Place:
-    """The places of one rollout in a round; `RoundPlaces` alone changes it.
+    """The places of one rollout in a round. Only `RoundPlaces` changes them.
 
     Attributes:
         n_trajectories: The trajectories of the rollout.
-        version: The round; 0 while they are waited for.
-        is_held: True until the rollout has come, or they are given back or to others.
-        is_late: True if they were given to others, because the rollout did not come.
-        since: The monotonic time at which it could begin.
-        wake: Tells the stream that the places are there.
-        recall: Ends the stream, whose actor comes back; None: it was called.
+        version: The round; 0 while the actor waits for places.
+        is_held: True until the rollout arrives or the places are given away.
+        is_late: True if other actors got the places because the rollout was late.
+        since: The monotonic time from which the actor could play.
+        wake: Tells the stream that it has places.
+        recall: Ends the stream, so that its actor reconnects; None after the call.
     """
 
     __slots__ = ("is_held", "is_late", "n_trajectories", "recall", "since", "version", "wake")
@@ -46,21 +46,20 @@ class Place:
 
 
 class RoundPlaces:
-    """The places of trajectories in rounds: actors play those of round v with policy version v.
+    """The places of trajectories in rounds. In round v, actors play with policy version v.
 
-    An update takes `batch_size` trajectories and publishes the next version, so a round has as many places. An actor
-    takes places before it plays; if the round is full, it waits for the next one. A place that is given back, because
-    its actor has gone or what it played fills no batch, goes to an actor that waits. Those that wait get places in the
-    order in which they came. If no actor waits, actors that play a later round are called back, or the newest round
-    would stay unplayed.
+    An update takes `batch_size` trajectories and publishes the next version, so a round has `batch_size` places. An
+    actor takes places before it plays; if the round is full, the actor waits for the next round. A place is given back
+    if its actor has gone or its trajectory fills no batch. Actors that wait get free places in order of arrival. If no
+    actor waits, actors of a later round are recalled, because the newest round would otherwise never be complete.
 
-    The round does not wait for an actor that is much slower than the others. Once half of a round has come, a rollout
-    that is late loses its places to one that waits. If it comes before the round is full, it counts; else it is too old
-    for any.
+    The round does not wait for an actor that is much slower than other actors. Once half of a round has arrived, a late
+    rollout loses its places to a waiting actor. The late rollout still counts if it arrives before the round is full.
+    After that it is too old.
 
-    Invariant: the places of a round that are held, or whose rollouts have come in time, never exceed `batch_size` by as
-    much as one rollout. Places that `replace` has opened again do not count. Late rollouts may come in addition,
-    whether they fill a batch or not; rollouts beyond the batch are dropped as stale.
+    Invariant: held places and punctual rollouts of a round never exceed `batch_size` by a whole rollout or more. Places
+    that `replace` has reopened do not count. Late rollouts may arrive in addition, whether or not they fill a batch.
+    Rollouts beyond the batch are dropped as stale.
 
     Args:
         batch_size: B, in trajectories.
@@ -70,23 +69,23 @@ class RoundPlaces:
         self._batch_size = batch_size
         self._version = 0
         self._taken: Counter[int] = Counter()
-        # Those that are held in the newest round, in the order in which they could begin.
+        # Held places in the newest round, in the order in which their actors could begin.
         self._playing: list[Place] = []
-        # Of the newest round: the trajectories that have come, and the longest time that a rollout of them took.
+        # Of the newest round: the arrived trajectories, and the longest time of an arrived rollout.
         self._n_came = 0
         self._longest_s = 0.0
-        # Those that wait, in the order in which they came. Not empty only while the newest round is full.
+        # Waiting places, in order of arrival. Not empty only while the newest round is full.
         self._waiting: deque[Place] = deque()
-        # Those that were booked in a later round than the newest, in the order in which they came.
+        # Places that were booked in a later round, in order of arrival.
         self._ahead: deque[Place] = deque()
 
     @property
     def n_waiting(self) -> int:
-        """The rollouts that wait for places."""
+        """The number of rollouts that wait for places."""
         return len(self._waiting)
 
     def begin(self, version: int, now: float) -> Actions:
-        """Begins the round of the version that is published.
+        """Begins the round of a newly published version.
 
         Args:
             version: The version.
@@ -104,12 +103,12 @@ class RoundPlaces:
         return [*self._hand_out(now), *self._call_back()]
 
     def book(self, n_trajectories: int, now: float, *, recall: Callable[[], None] | None = None) -> Place:
-        """Takes places in the first round that has some, from this one on.
+        """Takes places in the first round that has free places, from the current round on.
 
         Args:
             n_trajectories: The trajectories of a rollout.
             now: The time.
-            recall: Ends the stream; an action if these are places of a later round, and an earlier one lacks a rollout.
+            recall: Ends the stream; called if the places are in a later round and an earlier one lacks a rollout.
         """
         version = self._version
         while not self._take(version, n_trajectories):
@@ -122,12 +121,12 @@ class RoundPlaces:
         return place
 
     def ask(self, n_trajectories: int, now: float, *, wake: Callable[[], None] = lambda: None) -> Place:
-        """Takes places in the newest round if it has some; else returns those that are waited for.
+        """Takes places in the newest round if it has free places; otherwise returns places to wait for.
 
         Args:
             n_trajectories: The trajectories of a rollout.
             now: The time.
-            wake: An action once places are there that were waited for.
+            wake: Called once the actor has the places for which it waits.
         """
         place = Place(n_trajectories, now, wake=wake)
         if self._take(self._version, n_trajectories):
@@ -138,9 +137,10 @@ class RoundPlaces:
         return place
 
     def played(self, place: Place, policy_version: int, now: float) -> None:
-        """Notes that a rollout has come while these places were held.
+        """Records that a rollout arrived while these places were held.
 
-        One of an older policy, or of one that an earlier learner published, was sent again: it had its places before.
+        Ignores a rollout of an older policy or of an earlier learner, because it was sent again, and used other places
+        before.
         """
         if place.version <= policy_version <= self._version:
             place.is_held = False
@@ -150,28 +150,28 @@ class RoundPlaces:
                 self._longest_s = max(self._longest_s, now - place.since)
 
     def give_back(self, place: Place, now: float) -> Actions:
-        """Gives places back whose rollout will not come; does nothing if they are not held any more."""
+        """Returns the places of a rollout that will not arrive. Does nothing if these places are not held any more."""
         if not place.is_held:
             return self._call_back()
         place.is_held = False
         return [*self._free(place, now), *self._call_back()]
 
     def replace(self, n_trajectories: int, now: float) -> Actions:
-        """Opens places in the newest round for others of its trajectories, which have come and fill no batch."""
+        """Reopens places in the newest round for trajectories that arrived but fill no batch."""
         self._taken[self._version] -= n_trajectories
         return [*self._hand_out(now), *self._call_back()]
 
     def give_up(self, place: Place) -> None:
-        """Ends a wait; a stream that has got places by then keeps them."""
+        """Ends a wait. A stream that has places by then keeps them."""
         if place in self._waiting:
             self._waiting.remove(place)
 
     def is_first(self, place: Place) -> bool:
-        """Returns whether a place is the next to be assigned."""
+        """Returns whether a place is next in line."""
         return bool(self._waiting) and self._waiting[0] is place
 
     def pass_late_on(self, now: float) -> Actions:
-        """Gives the places of rollouts that are late to those that wait."""
+        """Gives the places of late rollouts to waiting actors."""
         actions: list[Callable[[], None]] = []
         allowed_s = max(_LEAST_S, _LATE * self._longest_s)
         while self._waiting and self._playing and 2 * self._n_came >= self._batch_size:
@@ -183,12 +183,12 @@ class RoundPlaces:
         return actions
 
     def _play(self, place: Place, now: float) -> None:
-        """Notes that the rollout of places in the newest round can begin."""
+        """Records that the rollout for places in the newest round can begin."""
         place.since = now
         self._playing.append(place)
 
     def _free(self, place: Place, now: float) -> Actions:
-        """Lets others have places that are held, or waited for, no more."""
+        """Frees places that are held or awaited."""
         if place in self._waiting:
             self._waiting.remove(place)
         elif place.version in self._taken:
@@ -200,7 +200,7 @@ class RoundPlaces:
         return ()
 
     def _hand_out(self, now: float) -> Actions:
-        """Gives places of the newest round to those that wait."""
+        """Gives places of the newest round to waiting actors."""
         actions: list[Callable[[], None]] = []
         while self._waiting and self._take(self._version, self._waiting[0].n_trajectories):
             place = self._waiting.popleft()
@@ -210,7 +210,7 @@ class RoundPlaces:
         return actions
 
     def _call_back(self) -> Actions:
-        """Calls back as many actors of later rounds as the newest has places for."""
+        """Recalls as many actors of later rounds as the newest round has free places."""
         actions: list[Callable[[], None]] = []
         n_free = self._batch_size - self._taken[self._version]
         for place in self._ahead:

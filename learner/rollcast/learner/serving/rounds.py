@@ -1,4 +1,4 @@
-"""Lets actors play just the trajectories that each update needs, with the policy of the update before."""
+"""Limits actors to the trajectories that each update needs, played with the policy of the previous update."""
 
 import threading
 import time
@@ -8,14 +8,14 @@ from typing import Final
 from rollcast.learner.serving.round_places import Actions, Place, RoundPlaces
 from rollcast.services.process import waiting
 
-# The first stream in line looks so often for rollouts that are late.
+# The interval at which the first stream in line checks for late rollouts.
 _LATE_LOOK_S: Final = 0.25
 
 
 class Rounds:
-    """Lets streams wait for their places in rounds, which `RoundPlaces` assigns. Any thread may call.
+    """Blocks streams until `RoundPlaces` assigns them places in rounds. Thread-safe.
 
-    Only the threads of those that get places are woken.
+    A wake-up reaches only the threads whose streams get places.
 
     Args:
         batch_size: B, in trajectories.
@@ -24,28 +24,28 @@ class Rounds:
     def __init__(self, batch_size: int) -> None:
         self._lock = threading.Lock()  # guards both below
         self._places = RoundPlaces(batch_size)
-        # Of each place that was asked for and was not there: a lock that is held until it is there.
+        # For each awaited place: a lock that is held until the place is assigned.
         self._waits: dict[Place, threading.Lock] = {}
 
     @property
     def n_waiting(self) -> int:
-        """The rollouts that wait for places."""
+        """The number of rollouts that wait for places."""
         with self._lock:
             return self._places.n_waiting
 
     def begin(self, version: int) -> None:
-        """Begins the round of the version that is published."""
+        """Begins the round of a newly published version."""
         with self._lock:
             actions = self._places.begin(version, time.monotonic())
         _do(actions)
 
     def book(self, n_trajectories: int, *, recall: Callable[[], None] | None = None) -> Place:
-        """Takes places in the first round that has some, from this one on; never waits. See `RoundPlaces.book`."""
+        """Takes places in the first round that has free places; never waits. See `RoundPlaces.book`."""
         with self._lock:
             return self._places.book(n_trajectories, time.monotonic(), recall=recall)
 
     def ask(self, n_trajectories: int) -> Place:
-        """Takes places in the newest round if it has some; else returns those to `wait` for."""
+        """Takes places in the newest round if it has free places; else returns places to `wait` for."""
         is_over = threading.Lock()
         is_over.acquire()
         with self._lock:
@@ -59,7 +59,7 @@ class Rounds:
 
         Args:
             place: The places.
-            is_active: Called at least every second during the wait; the wait ends once it returns False.
+            is_active: Called at least once a second during the wait; the wait ends once it returns False.
         """
         with self._lock:
             is_over = self._waits.get(place)
@@ -77,27 +77,27 @@ class Rounds:
                 self._waits.pop(place, None)
 
     def played(self, place: Place, policy_version: int) -> None:
-        """Notes that a rollout has come while these places were held; see `RoundPlaces.played`."""
+        """Records that a rollout arrived while these places were held; see `RoundPlaces.played`."""
         with self._lock:
-            # They may have come before anybody waited for them.
+            # The places may have been assigned before the wait began.
             self._waits.pop(place, None)
             self._places.played(place, policy_version, time.monotonic())
 
     def give_back(self, place: Place) -> None:
-        """Gives places back whose rollout will not come; does nothing if they are not held any more."""
+        """Returns the places of a rollout that will not arrive. Does nothing if these places are not held any more."""
         with self._lock:
             self._waits.pop(place, None)
             actions = self._places.give_back(place, time.monotonic())
         _do(actions)
 
     def replace(self, n_trajectories: int) -> None:
-        """Opens places in the newest round for others of its trajectories, which have come and fill no batch."""
+        """Reopens places in the newest round for trajectories that arrived but fill no batch."""
         with self._lock:
             actions = self._places.replace(n_trajectories, time.monotonic())
         _do(actions)
 
     def _is_first(self, place: Place) -> bool:
-        """Gives away the places of late rollouts; then returns whether a place is the next to be assigned."""
+        """Gives away the places of late rollouts, then returns whether a place is next in line."""
         with self._lock:
             if not self._places.is_first(place):
                 return False

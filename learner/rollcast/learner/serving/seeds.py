@@ -1,4 +1,4 @@
-"""Makes the seeds of every actor of a run: those of its environments, and that of its sampling of actions."""
+"""Makes the seeds of all actors of a run: for their environments, and for sampling their actions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class ActorSeeds:
     """The seeds of all actors of one run.
 
     Attributes:
-        run_seed: The seed from which all seeds derive that are not given.
-        env_seeds: Seeds of the environments by slot; the slots beyond them have derived seeds.
-        agent_seeds: Seeds of the sampling of actions, in the same order.
+        run_seed: The seed from which missing seeds are derived.
+        env_seeds: Seeds of the environments by slot; further slots have derived seeds.
+        agent_seeds: Seeds for sampling actions, in the same order.
     """
 
     run_seed: int
@@ -30,9 +30,9 @@ class ActorSeeds:
 
         Args:
             run_seed: See the attribute.
-            n_actors: How many actors there will be.
-            env_seeds: One for each actor; None derives them all.
-            agent_seeds: Likewise.
+            n_actors: The number of actors.
+            env_seeds: One seed for each actor; None: all are derived.
+            agent_seeds: Like `env_seeds`.
 
         Raises:
             ConfigurationError: The number of seeds is not `n_actors`.
@@ -44,14 +44,14 @@ class ActorSeeds:
         )
 
     def of(self, slot: int, incarnation: int) -> tuple[int, int]:
-        """Returns the seed of an actor's environments, and that of its sampling.
+        """Returns the seeds of an actor's environments and of its sampling.
 
-        The given seeds are for the first incarnation. A process that is started again under the same name would
-        otherwise play the same episodes again, so its seeds derive from (run seed, slot, incarnation).
+        Given seeds apply to the first incarnation. A restarted process of the same name would repeat the episodes, so
+        its seeds derive from (run seed, slot, incarnation).
 
         Args:
             slot: The actor's slot, from 0.
-            incarnation: The number of processes that have had its name, this one included; from 1.
+            incarnation: The number of processes under its name, including this one; from 1.
         """
         env_seed, agent_seed = (
             given[slot]

@@ -34,12 +34,12 @@ from rollcast.services.status.service import LearnerControl
 
 
 class Endpoint(NamedTuple):
-    """An address to listen at, and what clients must bring there.
+    """An address to listen at, and its requirements for clients.
 
     Attributes:
         address: The address.
-        security: The proof that clients must give.
-        announcement: Says other machines where it is; None: they know.
+        security: The credentials that clients must present.
+        announcement: Tells other machines the address; None: no file is necessary.
     """
 
     address: str
@@ -52,9 +52,9 @@ class ActorsWork(NamedTuple):
 
     Attributes:
         n_rollout_steps: T.
-        envs_per_actor: The environments of an actor that leaves their number to the learner.
+        envs_per_actor: The number of environments of an actor that takes the learner's number.
         seeds: The seeds of all actors.
-        names: The names of the actors that are started here, by slot.
+        names: The names of local actors, by slot.
     """
 
     n_rollout_steps: int
@@ -63,15 +63,15 @@ class ActorsWork(NamedTuple):
     names: tuple[str, ...]
 
     def rollout_shape(self, policy: TorchPolicy) -> RolloutShape:
-        """Returns the shape of the rollouts of an actor that leaves the number of its environments to the learner."""
+        """Returns the shape of the rollouts of an actor that takes the learner's number of environments."""
         return RolloutShape.played_with(policy.spec, policy.spaces, self.n_rollout_steps, self.envs_per_actor)
 
 
 class EarlierLearner(NamedTuple):
-    """The state that an earlier learner of the run has left.
+    """The state that an earlier learner of the run left.
 
     Attributes:
-        policy_version: The newest version that was published; 0 if there was no learner before.
+        policy_version: The newest published version; 0 if there was no earlier learner.
         actors: The state of its actors; see `ActorRegistry.state`.
     """
 
@@ -80,28 +80,28 @@ class EarlierLearner(NamedTuple):
 
 
 class ActorServer:
-    """Everything that serves actors between one `start` and the next `stop`. Any thread may read its attributes.
+    """The parts that serve actors between one `start` and the next `stop`. Any thread may read its attributes.
 
     Attributes:
         registry: The actors that have joined.
         publisher: Publishes policies.
-        intake: Takes rollouts in.
+        intake: Receives rollouts.
         is_open: True until `close`.
 
     Args:
-        policy: The policy; its weights are the first version that is published.
+        policy: The policy; its weights are the first published version.
         work: The work of all actors.
         destination: Takes accepted rollouts.
-        limits: What clients may do.
+        limits: The limits for clients.
         credit_lag: See `CreditRule`.
-        in_step: Likewise.
-        rounds: Likewise.
+        in_step: See `CreditRule`.
+        rounds: See `CreditRule`.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         evaluations: See `ServingOptions`.
-        earlier: The state that an earlier learner of the run has left.
+        earlier: The state that an earlier learner of the run left.
         progress: The progress of training, in [0, 1], for the first version.
         run_history: See `ServingOptions`.
-        assignment: Likewise.
+        assignment: See `ServingOptions`.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class ActorServer:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses it listens at, with the ports that were found for port 0."""
+        """The addresses at which it listens, with the actual ports in place of port 0."""
         return tuple(server.address for server in self._servers)
 
     def listen(
@@ -193,8 +193,8 @@ class ActorServer:
 
         Raises:
             AddressInUseError: Another process serves one of the addresses.
-            ConfigurationError: An address cannot be had, or is open to other machines without TLS and that was not
-                asked for.
+            ConfigurationError: An address cannot be bound, or is open to other machines without TLS and without
+                permission.
         """
         for endpoint in endpoints:
             server = make_server(
@@ -222,17 +222,17 @@ class ActorServer:
             self._rounds.begin(version)
 
     def replace(self, rollout: Rollout, n_trajectories: int) -> None:
-        """Gives actors that play in rounds the places of trajectories that came and fill no batch.
+        """If actors play in rounds, reopens places for trajectories that arrived but fill no batch.
 
-        Those of a policy before the newest had their places in a round that is over.
+        Ignores trajectories of an older policy, because their round is over.
         """
         if self._rounds is not None and rollout.policy_version == self.publisher.version:
             self._rounds.replace(n_trajectories)
 
     def evaluate_newest(self, env_steps: int, opponents: Mapping[int, PolicyState]) -> None:
-        """Has the newest policy evaluated; see `DistributedActors.evaluate_newest`."""
+        """Requests an evaluation of the newest policy; see `DistributedActors.evaluate_newest`."""
         if self._evaluations is not None:
-            # It is due now and then only, and so is this wait for the encoder.
+            # It is rarely due, so the wait for the encoder is rare, too.
             encoded, state = self.publisher.newest_with_state()
             policy = EvaluatedPolicy(
                 version=encoded.version, env_steps=env_steps, state=state, opponents=tuple(opponents)
@@ -242,7 +242,7 @@ class ActorServer:
             self._evaluations.offer(policy, encoded)
 
     def end_training(self) -> None:
-        """Tells the actors that training has ended, and takes no rollout any more; policies are still served."""
+        """Tells the actors that training has ended, and refuses rollouts from now on. Still serves policies."""
         self.intake.end_training()
         self.publisher.end()
         if self._evaluations is not None:
@@ -255,7 +255,7 @@ class ActorServer:
         Args:
             training_goes_on: True: the streams break, and the actors wait for the next learner. False: the actors are
                 told that training has ended.
-            grace_s: The seconds that streams may take to end by themselves.
+            grace_s: The seconds that the server waits for streams to end by themselves.
         """
         self._announced.close()
         for server in self._servers:
@@ -272,11 +272,11 @@ class ActorServer:
 
 
 def check_sizes(policy: TorchPolicy, work: ActorsWork, limits: Limits, *, starts_actors: bool) -> None:
-    """Checks that spaces and rollouts can travel.
+    """Checks that spaces and rollouts can be sent.
 
     Raises:
-        InvalidSpaceError: A space is above a limit, or cannot be sent.
-        LimitExceededError: The rollouts of the actors that are started here are above `max_rollout_bytes`.
+        InvalidSpaceError: A space exceeds a limit, or cannot be sent.
+        LimitExceededError: The rollouts of local actors exceed `max_rollout_bytes`.
     """
     check_spaces_travel(policy.spaces)
     if starts_actors:

@@ -1,4 +1,4 @@
-"""Takes the rollouts of one stream: checks their order, passes them on, acknowledges them."""
+"""Receives the rollouts of one stream: checks their order, passes them on, and acknowledges them."""
 
 import logging
 import math
@@ -31,12 +31,12 @@ from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
 
 logger = logging.getLogger(__name__)
 
-# So many actors report their time every `ACTIVITY_INTERVAL_S`, those after them less often.
+# The number of actors that report every `ACTIVITY_INTERVAL_S`; further ones report less often.
 _OFTEN_REPORTING: Final = 32
 
 
 class WriteAheadLog(Protocol):
-    """A log on the disk, which keeps rollouts before they are acknowledged."""
+    """A log on the disk that keeps rollouts before their acknowledgement."""
 
     def write(
         self, rollout: Rollout, record: ActorRecord, encoder: RolloutEncoder, *, is_active: Callable[[], bool]
@@ -47,7 +47,7 @@ class WriteAheadLog(Protocol):
             rollout: The rollout.
             record: Its actor.
             encoder: The encoder of its stream.
-            is_active: Called now and then during the wait; the wait ends once it returns False.
+            is_active: Called repeatedly during the wait; the wait ends once it returns False.
 
         Returns:
             False if the rollout must not be acknowledged, because the log was closed or `is_active` returned False.
@@ -57,15 +57,15 @@ class WriteAheadLog(Protocol):
         """
 
     def discard(self, rollout: Rollout) -> None:
-        """Takes back a rollout that was written and will not be acknowledged."""
+        """Withdraws a written rollout that will not be acknowledged."""
 
 
 class IntakeCounts:
-    """Counts over all streams of a learner. Any thread may call.
+    """Counts over all streams of a learner. Thread-safe.
 
     Attributes:
-        duplicates: Rollouts that came again after a reconnect, and were dropped.
-        rejected: Rollouts that were refused because they did not fit.
+        duplicates: The number of rollouts that arrived again after a reconnect and were dropped.
+        rejected: The number of rollouts that were refused as invalid.
     """
 
     def __init__(self) -> None:
@@ -92,9 +92,9 @@ class SharedParts:
         registry: The actors that have joined.
         destination: Takes accepted rollouts.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
-        rule: Says how credits are given.
-        rollout_shape: The shape of the rollouts of an actor that leaves the number of its environments to the learner.
-        run_history: Records what the actors do; None: nothing is recorded.
+        rule: The rule for credits.
+        rollout_shape: The shape of the rollouts of an actor that takes the learner's number of environments.
+        run_history: Records the actors' activity; None: no recording.
         counts: Duplicates and rejections.
         ended: Set once training has ended.
     """
@@ -110,15 +110,15 @@ class SharedParts:
 
     @property
     def queue(self) -> QueueingDestination | None:
-        """The destination, if passing a rollout on never waits for anything but room in it; None: it may."""
+        """The destination, if rollouts wait only for room in the destination; else None."""
         waits_for_others = self.durable is not None or self.rule.rounds is not None
         return self.destination if isinstance(self.destination, QueueingDestination) and not waits_for_others else None
 
     def activity_interval_s(self, record: ActorRecord) -> float:
-        """Returns the seconds between two reports of an actor's time; 0: none are wanted.
+        """Returns the seconds between two reports of an actor's time; 0: no reports.
 
         Args:
-            record: The actor. The first report most often; where there are hundreds, and behind relays, half as often.
+            record: The actor. Actors behind a relay report least often. The interval of others grows with the slot.
         """
         if self.run_history is None:
             return 0.0
@@ -128,10 +128,10 @@ class SharedParts:
 
 
 class IntakeStream:
-    """One open stream: a `rollcast.services.streams.service.RolloutStream`. Used by the stream's own thread.
+    """One open stream: a `rollcast.services.streams.service.RolloutStream`. Used by the stream's thread.
 
-    Invariant: of an actor's streams only the newest passes rollouts on. A rollout that the stream before was passing
-    on when it was replaced has either arrived, and the new stream acknowledges it from the start, or never arrives.
+    Invariant: only the newest of an actor's streams passes rollouts on. A stream may be replaced while it passes a
+    rollout on. If this rollout has arrived, the new stream acknowledges it from the start. If not, it never arrives.
 
     Args:
         parts: The parts that it shares with the other streams.
@@ -150,7 +150,7 @@ class IntakeStream:
             rollout_shape=parts.rollout_shape.of_envs(record.offer.n_envs),
             activity_interval_s=parts.activity_interval_s(record),
         )
-        # The actor chooses which substep it sends next, so room is reserved for the largest.
+        # The actor chooses the substep of its next rollout, so room is reserved for the largest.
         shape = self.joined.rollout_shape
         self._n_trajectories = max(shape.step_shape(key)[1] for key in shape.spaces)
         rule = parts.rule
@@ -165,7 +165,7 @@ class IntakeStream:
         )
         self._give_credit(record.acknowledged_sequence)
         self._awaiting_since: float | None = None
-        # since when it passes a rollout on, and reads nothing; None: it reads
+        # the time since which it passes a rollout on and reads no message; None: it reads
         self.held_since: float | None = None
         record.awaiting_s = self._awaiting_s
         # ends the actor's lane; None: no history is kept
@@ -174,28 +174,28 @@ class IntakeStream:
             self._disconnect = parts.run_history.connected(self.joined.actor_id, lambda: self.held_since)
 
     def received(self, serialized: bytes) -> None:
-        """Does nothing: a learner passes no message on."""
+        """Does nothing: a learner forwards no messages."""
 
     def progress(self) -> StreamProgress:
-        """Returns what the actor has to know: acknowledgement, credit, and whether training has ended."""
+        """Returns the actor's acknowledgement, its credit, and whether training has ended."""
         parts = self._parts
         return self._state.progress(parts.rule.policy_version(), has_ended=parts.ended.is_set())
 
     def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
-        """Returns the newest policy for the current answer, if the actor lacks this version and its file is small."""
+        """Returns the newest policy for the current answer, if the actor lacks this version and the policy is small."""
         policy = self._parts.rule.take_policy(
             self.joined.actor_id, at_least=self._state.min_policy_version, holds_version=holds_version
         )
         if policy is not None:
-            # A newer one may be on its way already: it would be sent besides.
+            # A newer version may be on its way already, and would be sent in addition.
             self._state.wanted_version = policy.version
         return policy
 
     def awaits_message(self, awaits: bool) -> None:
-        """Notes whether the stream only waits for the actor's next message.
+        """Records whether the stream only waits for the actor's next message.
 
-        If it has, the actor is sent the policy for the credit that it was told of, unless that went with the answer.
-        Not before: the thread that sends the policy would take turns with the one that still sends the answer.
+        If it does, the actor gets the policy for its credit, unless the answer contained it. If the policy were sent
+        earlier, the sending thread would compete with the thread that still sends the answer.
         """
         now = time.monotonic()
         self._awaiting_since, self.held_since = (now, None) if awaits else (None, now)
@@ -204,19 +204,19 @@ class IntakeStream:
             self._parts.rule.want_policy(self.joined.actor_id, wanted)
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
-        """Passes a rollout on, and waits while there is no room. Drops a rollout that was accepted before.
+        """Passes a rollout on, and waits while the destination is full. Drops a rollout that was accepted before.
 
-        With rounds, there is no credit until the actor has places for another rollout; see `await_credit`.
+        With rounds, the actor gets no credit until it has places for another rollout; see `await_credit`.
 
         Args:
             rollout: The rollout.
-            is_active: Called now and then during the wait; the wait ends once it returns False.
+            is_active: Called repeatedly during the wait; the wait ends once it returns False.
 
         Raises:
             DuplicateSequenceError: This stream has sent the rollout before.
-            MissingMessageError: Rollouts before this one have not come.
+            MissingMessageError: Earlier rollouts are missing.
             LimitExceededError: The actor had no credit for it.
-            NotReadyError: The learner is stopping, or the disk takes nothing more for its log.
+            NotReadyError: The learner is stopping, or the disk is full or has failed.
         """
         if not self._state.order.receive(rollout.sequence):
             self._parts.counts.add_duplicate()
@@ -235,10 +235,10 @@ class IntakeStream:
         return self.progress()
 
     def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
-        """Waits until the actor has places for its next rollout: the progress then says which policy is to play that.
+        """Waits until the actor has places for its next rollout. The progress then contains the policy version.
 
         Args:
-            is_active: Called now and then during the wait; the wait ends once it returns False.
+            is_active: Called repeatedly during the wait; the wait ends once it returns False.
         """
         rounds, place, ended = self._parts.rule.rounds, self._state.place, self._parts.ended
         if rounds is not None and place is not None and not place.version:
@@ -254,8 +254,8 @@ class IntakeStream:
             decided: See `RolloutQueue.offer`.
 
         Returns:
-            The rollout's turn, if it waits; `finish` must be called when that is over, before the stream is closed.
-            None if it was taken or dropped.
+            The rollout's turn, if it waits. Call `finish` when the turn is over, before the stream is closed. None if
+            the rollout was taken or dropped.
 
         Raises:
             RollcastError: See `accept`.
@@ -266,7 +266,7 @@ class IntakeStream:
         if self._parts.ended.is_set():
             return None
         self._parts.rule.pause_policies(self.joined.actor_id)
-        # Held for a moment at most: this stream was not opened before that of the same actor had let go of it.
+        # Held only for a moment: this stream was opened after the actor's previous stream had released the lock.
         self._record.accepting.acquire()
         turn = None
         if self._parts.registry.is_current(self._record, self._cancel):
@@ -277,14 +277,14 @@ class IntakeStream:
         return turn
 
     def finish(self, rollout: Rollout, *, is_in: bool) -> None:
-        """Notes that the turn of a rollout is over.
+        """Records that the turn of a rollout is over.
 
         Args:
             rollout: The rollout.
-            is_in: Whether it is in the queue.
+            is_in: True if the rollout is in the queue.
 
         Raises:
-            NotReadyError: It is not.
+            NotReadyError: The rollout is not in the queue.
         """
         if is_in:
             self._parts.registry.accepted(self._record, rollout)
@@ -295,26 +295,26 @@ class IntakeStream:
             self._check_ended(rollout)
 
     def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
-        """Notes how the actor says that it spends its time. That is no progress."""
+        """Stores the actor's report of its time by state. A report does not count as progress."""
         del is_alone
         self._parts.registry.acted(self._record, activity)
         if self._parts.run_history is not None:
             self._parts.run_history.acted(self.joined.actor_id, activity)
 
     def fail(self, failure: ActorFailure) -> None:
-        """Notes why the actor has failed, and logs it, unless it fails again and again."""
+        """Records why the actor has failed, and logs it, unless it fails too often."""
         told = self._parts.registry.failed(self._record, failure)
         if told is not None:
             logger.error("actor %s failed:%s", self.joined.actor_id, told)
 
     def rejected(self, error: RollcastError) -> None:
-        """Counts a rollout that did not fit, and logs it, unless that happens again and again."""
+        """Counts a refused rollout, and logs it, unless refusals are too frequent."""
         if self._parts.registry.rejected(self._record, self._cancel, error):
             logger.warning("refused a rollout: %s", error)
         self._parts.counts.add_rejected()
 
     def close(self, *, clean: bool) -> None:
-        """Gives the reservation back, and notes that the actor is gone.
+        """Cancels the reservation, and records that the actor is gone.
 
         Args:
             clean: True if the actor said goodbye, False if its connection broke.
@@ -369,15 +369,15 @@ class IntakeStream:
             return True
 
     def _note_late(self, place: Place) -> None:
-        """Tells people that others have played in the actor's place: the first time, the tenth, the hundredth."""
+        """Warns that other actors have filled the actor's place: the first time, the tenth, the hundredth."""
         record = self._record
         record.n_late += 1
         if not math.log10(record.n_late).is_integer():
             return
         text = (
             f"actor {self.joined.actor_id} delays the others: its rollout took "
-            f"{time.monotonic() - place.since:.1f} s, and other actors have filled the batch instead; of such "
-            f"rollouts it has sent {record.n_late}, and those that came after the round are dropped. Give it a faster "
+            f"{time.monotonic() - place.since:.1f} s, and other actors have filled the batch instead; it has sent "
+            f"{record.n_late} such rollouts, and those that arrived after the round are dropped. Give it a faster "
             "machine or fewer environments, stop it, or train with appo, which waits for no actor"
         )
         logger.warning(text)

@@ -1,4 +1,4 @@
-"""Decides which rollouts a stream may send, and of which policy: a state machine without threads and clocks."""
+"""Decides which rollouts a stream may send, and with which policy: a state machine without threads or clocks."""
 
 from rollcast.learner.serving.round_places import Place
 from rollcast.services.rollouts.rollouts import StreamProgress
@@ -6,28 +6,28 @@ from rollcast.services.streams.stream_order import StreamOrder
 
 
 class StreamState:
-    """The learner's side of an actor's stream: its order, its credits, and the policy that plays the next rollout.
+    """The learner's state of an actor's stream: its order, its credits, and the policy for the next rollout.
 
-    Every actor may always have one rollout under way: that is the `n_actors / batch_size` of the bound on staleness.
-    If the destination has room that was promised to no other actor, it gets a second credit and keeps stepping while
-    the first rollout travels; that room is reserved. The caller reserves it.
+    Every actor may always have one rollout in transit. These rollouts are the term `n_actors / batch_size` in the bound
+    on staleness. If the destination has unreserved room, the caller reserves it, and the actor gets a second credit. It
+    then keeps stepping while the first rollout travels.
 
     Invariant: `acknowledged + 1 <= credit <= acknowledged + 2`. There is at most one reservation.
 
     Attributes:
-        order: Says which rollout may come next.
-        place: The actor's place in a round; None: it plays in no rounds.
-        min_policy_version: The oldest policy for the credit that the actor was told of; 0: any.
-        wanted_version: The policy for that credit; None once the actor's subscription knows, or has it.
+        order: Decides which rollout may come next.
+        place: The actor's place in a round; None: there are no rounds.
+        min_policy_version: The oldest policy version for the actor's credit; 0: any.
+        wanted_version: The policy version for that credit; None once the actor has it, or was promised it.
 
     Args:
         who: The actor, for messages.
         n_trajectories: The trajectories of its largest rollout.
-        acknowledged: The sequence of the last rollout that an earlier stream of the actor has passed on.
-        plays_ahead: Whether the actor may have a second rollout under way.
-        in_step: Whether it plays rollout s with policy version s.
+        acknowledged: The sequence number of the last rollout that the actor's earlier streams passed on.
+        plays_ahead: True if the actor may have a second rollout in transit.
+        in_step: True if it plays rollout s with policy version s.
         credit_lag: See `CreditRule`.
-        place: See there.
+        place: See the attribute.
     """
 
     __slots__ = (
@@ -64,13 +64,13 @@ class StreamState:
         self._has_reservation = False
 
     def acknowledge(self, sequence: int) -> bool:
-        """Notes that rollouts up to a sequence were taken, and gives the next credit.
+        """Records that rollouts up to a sequence were taken, and gives the next credit.
 
         Args:
-            sequence: At the start that of the earlier streams, then that of each rollout.
+            sequence: The sequence number of the earlier streams' last rollout first, then of each rollout.
 
         Returns:
-            Whether room for one more rollout is to be reserved; then `reserved` follows if there is some.
+            True if the caller should reserve room for one more rollout; it calls `reserved` on success.
         """
         order = self.order
         order.acknowledged = sequence
@@ -78,26 +78,26 @@ class StreamState:
         return self._plays_ahead and not self._has_reservation and order.credit == sequence + 1
 
     def reserved(self) -> None:
-        """Gives a second credit: its room is reserved."""
+        """Gives a second credit, for which the caller has reserved room."""
         self._has_reservation = True
         self.order.credit += 1
 
     def spend(self) -> int:
-        """Hands the reservation over, to the rollout that is passed on now or back; returns its size, 0: none."""
+        """Ends the reservation, even an unused one. Returns its size; 0: no reservation."""
         n_reserved = self._n_trajectories if self._has_reservation else 0
         self._has_reservation = False
         return n_reserved
 
     def progress(self, policy_version: int, *, has_ended: bool) -> StreamProgress:
-        """Returns what the actor has to know: acknowledgement, credit, and whether training has ended.
+        """Returns the actor's acknowledgement, its credit, and whether training has ended.
 
         Args:
             policy_version: The newest policy.
-            has_ended: Whether training has ended.
+            has_ended: True if training has ended.
         """
         order, place = self.order, self.place
         in_round = 0 if place is None or not place.is_held else place.version
-        # A place that was asked for is in no round before it is there.
+        # An awaited place is in no round before it is assigned.
         may_play = place is None or not place.is_held or in_round
         if in_round:
             minimum = in_round
@@ -106,7 +106,7 @@ class StreamState:
         else:
             minimum = 0 if self._credit_lag is None else max(0, policy_version - self._credit_lag)
         self.min_policy_version = minimum
-        # The newest policy, whatever it must at least have.
+        # The newest policy, not only the oldest acceptable one.
         self.wanted_version = max(minimum, policy_version)
         return StreamProgress(
             acknowledged_sequence=order.acknowledged,

@@ -1,1 +1,1 @@
-"""The settings of every command. Imports neither torch nor grpc, so that `--help` is quick."""
+"""The settings of every command. Imports neither torch nor grpc, so that `--help` is fast."""

@@ -24,15 +24,15 @@ class ComputingSettings(ProcessSettings):
     )
     channels_last: Literal["auto", "on", "off"] = setting(
         "auto",
-        "Keep the channels of images last in memory during updates: results differ by rounding. auto: on a GPU, and on "
-        "the CPU where gradients are computed, which is fastest there.",
+        "Keep the channels of images last in memory during updates. Results differ by rounding. auto: on for a "
+        "GPU, and on the CPU for computations with gradients.",
         ACTING,
     )
     cuda_graphs: Literal["auto", "on", "off"] = setting(
         "auto",
-        "Replay updates as CUDA graphs, so that the host launches one graph instead of hundreds of kernels. auto: on a "
-        "GPU, where the algorithm can, but not with --deterministic. If a capture fails, the log says so, and updates "
-        "run without.",
+        "Replay updates as CUDA graphs, so that the host launches one graph instead of hundreds of kernels. auto: "
+        "on for a GPU if the algorithm supports it, but not with --deterministic. If a capture fails, rollcast "
+        "logs this, and updates run without graphs.",
         ACTING,
     )
     batch_ahead: Literal["auto", "on", "off"] = setting(
@@ -44,7 +44,8 @@ class ComputingSettings(ProcessSettings):
     )
     torch_threads: NonNegativeInt = setting(
         0,
-        "CPU threads of torch in the learner. 0: what the environment variable OMP_NUM_THREADS says, or 1; with a "
-        "policy of 500,000 weights or more the cores of the container that local actors and other ranks leave free.",
+        "CPU threads of torch in the learner. 0: the environment variable OMP_NUM_THREADS, if it is set. Otherwise "
+        "1 for policies below 500,000 weights, and for larger policies all cores of the container that local "
+        "actors and other ranks do not use.",
         ACTING,
     )

@@ -12,7 +12,7 @@ from rollcast.services.settings.setting import setting
 
 
 class RankSettings(BaseModel):
-    """The settings of a learner that is one of several ranks; they change nothing for one that is alone."""
+    """The settings of a learner that is one of several ranks; they do not affect a single learner."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -23,12 +23,12 @@ class RankSettings(BaseModel):
     )
     timeout_s: TimeoutSeconds = setting(
         120.0,
-        "Seconds that a rank waits for the others before it ends with an error that names the one that is missing.",
+        "Seconds that a rank waits for the other ranks. After that, it ends with an error that names the missing rank.",
         FREE,
     )
     data_timeout_s: TimeoutSeconds = setting(
         5.0,
-        "Seconds that a rank waits for rollouts. After that it joins the update without any, with weight 0.",
+        "Seconds that a rank waits for rollouts. After that, it joins the update without rollouts, with weight 0.",
         FREE,
     )
     check_updates: AtLeastOne = setting(
@@ -56,9 +56,9 @@ class ServingSettings(LearnerSettings):
     )
     ingest_processes: Annotated[int, Field(ge=0, le=32)] = setting(
         0,
-        "Processes of the learner that hold the connections of actors and check rollouts. The learner redirects actors "
-        "to them, at the ports after that of --address; --advertised-host names another host. 0: the learner does this "
-        "itself.",
+        "Processes of the learner that serve the connections of actors and check rollouts. The learner redirects "
+        "actors to them, at the ports after that of --address; --advertised-host names another host. 0: the learner "
+        "serves actors itself.",
         FREE,
     )
     when_finished: Literal["exit", "serve"] = setting(
@@ -73,5 +73,5 @@ class ServingSettings(LearnerSettings):
 
     @property
     def advertises_host(self) -> bool:
-        """True: actors are redirected to ingest processes at that host."""
+        """True: actors are redirected to ingest processes at the advertised host."""
         return self.ingest_processes > 0

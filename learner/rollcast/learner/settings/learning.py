@@ -89,8 +89,7 @@ class LearnerSettings(
     )
     recipe: str | None = setting(
         None,
-        "A recipe: tuned settings for a task, which take the place of the defaults. rollcast recipes lists them. "
-        "Default: none.",
+        "A recipe: tuned settings for a task, which replace the defaults. rollcast recipes lists them. Default: none.",
         FREE,
         examples=list(recipe_names()),
     )
@@ -106,20 +105,20 @@ class LearnerSettings(
     )
     initial_data: Path | None = setting(
         None,
-        "A file of rollouts, written by rollcast record, that fills the replay buffer before training. If it "
-        "has fewer entries than --replay.min-size, actors add random ones. Default: actors fill the buffer at "
-        "random.",
+        "A file of rollouts, written by rollcast record, that fills the replay buffer before training. If it has "
+        "fewer entries than --replay.min-size, actors add entries with random actions. Default: actors fill the "
+        "buffer with random actions.",
         stays("it fills the replay buffer of a new run"),
     )
     initial_policy: Path | None = setting(
         None,
-        "Start a new run with the weights of another: the folder of a run (its last policy, and its critics if "
-        "the algorithm is the same) or a policy file. Spaces and network must match. Default: random weights.",
-        stays("it says with what a run begins"),
+        "Start a new run with the weights of another run: the folder of that run (its last policy, and its critics "
+        "if the algorithm is the same) or a policy file. Spaces and network must match. Default: random weights.",
+        stays("it has an effect only at the start of a run"),
     )
     network: str = setting(
         "auto",
-        "The policy network: auto (an MLP for vectors, the Nature CNN for images), mlp (images are vectors, too), "
+        "The policy network: auto (an MLP for vectors, the Nature CNN for images), mlp (flattens images), "
         "nature_cnn, impala_shallow, impala_resnet, or package.module:factory. rollcast calls the factory with the "
         "observation space and the number of outputs. Start actors with the same --network, if it is your own.",
         stays("the checkpoint has the weights of that network"),
@@ -134,7 +133,7 @@ class LearnerSettings(
         "none",
         "The recurrent layer, between the hidden layers and the outputs: lstm or gru, for environments in which one "
         "observation does not show the whole state. For impala, ppo, appo and r2d2, with rollcast's own networks.",
-        stays("the checkpoint has the weights of that memory"),
+        stays("the checkpoint has the weights of that recurrent layer"),
     )
     recurrent_size: Annotated[int, Field(ge=1, le=MAX_RECURRENT_SIZE)] = setting(
         64, "Units of the recurrent layer.", stays("the checkpoint has weights of that size")
@@ -142,7 +141,7 @@ class LearnerSettings(
     normalize_observations: bool = setting(
         False,
         "Normalise observations, the Box leaves of floats, by their running mean and standard deviation. Both are "
-        "part of each policy version: actors, evaluate and Act use them.",
+        "part of each policy version, so actors, evaluate and Act use them.",
         stays("the checkpoint's weights were learnt with it"),
     )
     observation_clip: Annotated[float, Field(gt=0, le=MAX_OBSERVATION_CLIP)] = setting(
@@ -153,28 +152,28 @@ class LearnerSettings(
     frame_stack: Annotated[int, Field(ge=1, le=MAX_FRAME_STACK)] = setting(
         1,
         "K: the policy sees the last K frames at once, as with gymnasium's FrameStackObservation. The environment "
-        "gives single frames; actors and the learner stack them. Rollouts and replay buffers hold each frame once.",
+        "gives single frames; actors and the learner stack them. Rollouts and replay buffers store each frame once.",
         stays("the checkpoint's weights were learnt with it"),
     )
     n_rollout_steps: AtLeastOne = setting(
         64,
         "T: environment steps in a rollout.",
-        stays("rollouts that wait in the log or the replay buffer, and actors that come back, have that length"),
+        stays("rollouts that wait in the log or the replay buffer, and actors that reconnect, have that length"),
     )
     envs_per_actor: EnvsPerActor = setting(
         8,
-        "Environments that an actor steps at once, in one batched forward pass. An actor on another machine "
-        "may have its own number.",
+        "Environments that an actor steps at once, in one batched forward pass. An actor on another machine may set "
+        "another number.",
         ACTING,
     )
     batch_size: AtLeastOne | None = setting(
         None,
         "B: trajectories in a batch, each of one agent of one environment; with a replay buffer, entries in a batch. "
-        "Default: one rollout from each environment of all actors. rollcast learner cannot know how many actors will "
-        "connect, and assumes two. The start of a run prints the number.",
+        "Default: one rollout from each environment of all actors. rollcast learner does not know the number of "
+        "actors, and assumes two. A run prints its batch size at the start.",
         LEARNING,
     )
-    updates_per_broadcast: AtLeastOne = setting(1, "Updates after which a new policy is sent to the actors.", LEARNING)
+    updates_per_broadcast: AtLeastOne = setting(1, "Updates between two published policy versions.", LEARNING)
     policy_rounding: Literal["none", "bfloat16"] = setting(
         "none",
         "Rounding of published weights, for actors, evaluators, Act and saved policies. bfloat16: round to 8 "
@@ -183,7 +182,7 @@ class LearnerSettings(
     )
     queue_out_of_sync_factor: PositiveFloat = setting(
         1.0,
-        "Capacity of the rollout queue as a multiple of batch_size. A smaller queue holds fresher rollouts.",
+        "Capacity of the rollout queue as a multiple of batch_size. A smaller queue contains fresher rollouts.",
         LEARNING,
     )
     max_policy_lag: NonNegativeInt | None = setting(
@@ -200,12 +199,12 @@ class LearnerSettings(
     )
     deterministic: bool = setting(
         False,
-        "Make the same seeds give a bit-identical policy. Processors must be of the same maker and instruction set, "
-        "and the versions of torch and numpy the same. Actors play in step with the updates, in the order of their "
+        "Compute a bit-identical policy from the same seeds. Processors must have the same maker and instruction "
+        "set, and torch and numpy the same versions. Actors play in step with the updates, in the order of their "
         "slots, and arithmetic uses one thread. IMPALA, PPO and APPO take one rollout of every actor for each batch. "
-        "So batch_size must be a multiple of envs_per_actor (times agents). With a replay buffer, every actor sends "
-        "one rollout. Then as many updates follow as --replay.samples-per-insert asks for; --updates-per-broadcast has "
-        "no effect. rollcast learner waits for --max-actors actors.",
+        "So batch_size must be a multiple of envs_per_actor (times agents). With a replay buffer, actors play in "
+        "rounds of one rollout each. The number of updates after a round depends on --replay.samples-per-insert; "
+        "--updates-per-broadcast has no effect. rollcast learner waits for --max-actors actors.",
         stays("a run is deterministic from its first step on, or not at all"),
     )
     total_steps: AtLeastOne = setting(
@@ -221,7 +220,7 @@ class LearnerSettings(
     )
     eval_interval_s: PositiveFloat | None = setting(
         None,
-        "Seconds between two evaluations of the newest policy, beside training. Default: no evaluation by time.",
+        "Seconds between two evaluations of the newest policy, during training. Default: no evaluation by time.",
         FREE,
     )
     eval_interval_steps: AtLeastOne | None = setting(
@@ -245,26 +244,26 @@ class LearnerSettings(
     eval_opponents: Annotated[int, Field(ge=1, le=MAX_EVALUATION_OPPONENTS - 2)] | None = setting(
         None,
         "For games of several agents: evaluate against random actions, the first policy, and this many of the newest "
-        "evaluated policies, with --eval-episodes games against each. The evaluation's mean return is then the Elo "
-        "rating above random play. Default: the newest policy plays all agents.",
+        "evaluated policies. The policy plays --eval-episodes games against each opponent. The evaluation's mean "
+        "return is then the Elo rating above random play. Default: the newest policy plays all agents.",
         FREE,
     )
     eval_patience: AtLeastOne | None = setting(
         None,
-        "Evaluations in a row without a better mean return after which training ends. Default: never.",
+        "End training after this many evaluations in a row without a better mean return. Default: never.",
         FREE,
     )
     stop_on: Literal["eval", "train"] | None = setting(
         None,
-        "The mean return that --stop-return is compared with. eval: of the newest evaluation; train: of the last 100 "
+        "The mean return to compare with --stop-return. eval: of the newest evaluation; train: of the last 100 "
         "training episodes. Default: eval if the run evaluates policies, else train. A deterministic run uses eval "
         "only with --eval-interval-steps and sequential actors.",
         FREE,
     )
     seed: Seed = setting(
         0,
-        "The seed of the run: it decides the seeds of networks, environments and sampled actions.",
-        stays("everything that was drawn so far came from it"),
+        "The seed of the run, from which the seeds of networks, environments and sampled actions derive.",
+        stays("all random numbers so far derive from it"),
     )
     run_dir: Path | None = setting(
         None, "A new folder for the run's output. Default: a folder below runs/, named after the run.", FREE
@@ -293,7 +292,7 @@ class LearnerSettings(
     stop_timeout_s: TimeoutSeconds = setting(
         600.0,
         "Seconds that the last checkpoint of a stopped run may take. After that, the run ends with the previous "
-        "checkpoint. Choose less than the grace period of your container engine.",
+        "checkpoint. Choose a value below the grace period of your container engine.",
         FREE,
     )
     durable: bool = setting(
@@ -310,18 +309,18 @@ class LearnerSettings(
     )
     resume: str | None = setting(
         None,
-        "Resume the run in this folder, with its settings. auto: resume the newest run with the same settings "
-        "(in --run-dir if given), or start a new one if there is none. Default: start a new run.",
+        "Resume the run in this folder, with its settings. auto: resume the newest run with the same settings (in "
+        "--run-dir if given), else start a new run. Default: start a new run.",
         FREE,
     )
     collect_timeout_s: TimeoutSeconds = setting(
-        600.0, "Seconds without a rollout after which training fails; the error names the actors it waited for.", FREE
+        600.0, "Seconds without a rollout after which training fails; the error names the missing actors.", FREE
     )
     track: Literal["wandb", "trackio", "mlflow"] | None = setting(
         None,
-        "Also write metrics and settings to an experiment tracker: wandb, trackio or mlflow, each an extra. Set "
-        "account and place with its own variables (WANDB_MODE=offline, TRACKIO_SPACE_ID, MLFLOW_TRACKING_URI). A "
-        "resumed run continues the same run there. Default: none.",
+        "Also write metrics and settings to an experiment tracker: wandb, trackio or mlflow. Each needs the extra of "
+        "its name. Set the account and the destination with the tracker's own variables (WANDB_MODE=offline, "
+        "TRACKIO_SPACE_ID, MLFLOW_TRACKING_URI). A resumed run continues the same run of the tracker. Default: none.",
         FREE,
     )
     track_project: str = setting("rollcast", "The project, or experiment, under which the tracker lists the run.", FREE)
@@ -329,12 +328,12 @@ class LearnerSettings(
 
     @classmethod
     def preset(cls, origins: Origins) -> Mapping[str, Any]:
-        """Returns the settings of the recipe that is named, if there is one, and the entries of the algorithm's buffer.
+        """Returns the settings of the named recipe, if any, and the entries of the algorithm's buffer.
 
-        Settings of a replay buffer are checked together, and what goes together depends on its entries.
+        Settings of a replay buffer are checked together, and their valid combinations depend on its entries.
 
         Raises:
-            ConfigurationError: There is no such recipe.
+            ConfigurationError: The recipe does not exist.
         """
         values = recipe_given(origins)
         algorithm = origins.value_of("algorithm") or values.get("algorithm")
@@ -349,17 +348,17 @@ class LearnerSettings(
         return HelpScope(
             hidden=tuple(sorted(foreign_groups(str(algorithm)))),
             defaults={**_joined(ALGORITHM_DEFAULTS.get(str(algorithm), {}), origins.preset), "algorithm": algorithm},
-            note=f"Options and defaults are {algorithm}'s; for others: --algorithm {'|'.join(others)} {HELP}",
+            note=f"These options and defaults are for {algorithm}. For others: --algorithm {'|'.join(others)} {HELP}",
         )
 
     def completed(self, origins: Origins) -> Self:
-        """Returns the settings of the run to resume, or these with the algorithm's defaults where none were given.
+        """Returns the settings of the run to resume, or these settings with the algorithm's defaults.
 
         Args:
-            origins: Where each value comes from.
+            origins: The source of each value.
 
         Raises:
-            ConfigurationError: If the command line or the file has options of another algorithm; and as of
+            ConfigurationError: If the command line or the file has options of another algorithm; also as in
                 `resumed_settings`.
         """
         settings = with_algorithm_defaults(self, self.algorithm)
@@ -376,11 +375,11 @@ class LearnerSettings(
         """Returns the settings of the run to resume.
 
         Args:
-            settings: The settings given, with defaults.
-            given: The settings given.
+            settings: The given settings, with defaults.
+            given: The given settings.
 
         Raises:
-            ConfigurationError: As of `resumed_settings`, or if the run's settings are not valid.
+            ConfigurationError: As in `resumed_settings`, or if the run's settings are not valid.
         """
         # imported here: numpy and safetensors, which only a resumed run needs before the command starts
         from rollcast.learner.checkpoints.resuming import resumed_settings
@@ -396,12 +395,12 @@ class LearnerSettings(
         except ValidationError as error:
             raise ConfigurationError(
                 f"the settings of the run {settings.resume} are not valid: "
-                f"{describe_validation_error(error, cls)}; expected its settings.yaml as it was written; restore it"
+                f"{describe_validation_error(error, cls)}; expected an unchanged settings.yaml; restore it"
             ) from error
 
 
 def _joined(defaults: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the defaults with the values of a preset in their place, in nested groups, too."""
+    """Returns the defaults, overridden by the values of a preset, also in nested groups."""
     joined = {**defaults, **preset}
     for name in defaults.keys() & preset.keys():
         if isinstance(defaults[name], Mapping):
@@ -410,13 +409,13 @@ def _joined(defaults: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str,
 
 
 def _refuse_other_algorithms(settings: LearnerSettings, origins: Origins) -> None:
-    """Refuses options of algorithms that are not chosen, because they would change nothing.
+    """Refuses options of other algorithms, because they would have no effect.
 
-    Variables of the environment may be left over and pass, but for those of the algorithm that was the default, if none
-    is chosen. So do defaults in a file: a run's settings.yaml has all.
+    Left-over environment variables pass, except those of the default algorithm if no algorithm is chosen. Defaults in a
+    file also pass, because a run's settings.yaml has all settings.
 
     Raises:
-        ConfigurationError: If the command line has such an option, or the file or the recipe such a value.
+        ConfigurationError: If the command line, the file or the recipe has such an option.
     """
     lines = []
     told = f"the algorithm is {settings.algorithm!r}{if_default(settings)}, which does not use it"

@@ -8,7 +8,7 @@ from rollcast.services.settings.settings import EntryPointKwargs, ProcessSetting
 
 
 class PlayingSettings(ProcessSettings):
-    """The settings of commands that play with a run's policy: which policy, in which environment."""
+    """The settings of commands that play with a run's policy: the policy and the environment."""
 
     saved_policy: Literal["best", "last"] = Field(
         "best", description="The policy of the run to play with: best (highest mean return) or last (newest)."
@@ -22,11 +22,13 @@ class PlayingSettings(ProcessSettings):
         None, description="Keyword arguments of the environment, as JSON. Default: the run's, or none."
     )
     agent_policies: Literal["shared", "separate"] | None = Field(
-        None, description="As for rollcast train. Default: the run's, or shared."
+        None, description="Shared or separate policies of agents, as for rollcast train. Default: the run's, or shared."
     )
-    atari: bool | None = Field(None, description="As for rollcast train. Default: the run's, or no.")
+    atari: bool | None = Field(
+        None, description="Preprocess an Atari game, as for rollcast train. Default: the run's, or off."
+    )
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] | None = Field(
         None,
-        description="The vector environment to step, as for rollcast train; a registered one may have other "
-        "observations than a single environment. Default: the run's, or auto.",
+        description="The vector environment to step, as for rollcast train; a registered vector environment may have "
+        "other observations than a single environment. Default: the run's, or auto.",
     )

@@ -24,7 +24,8 @@ class RecordSettings(PlayingSettings):
     output: Path = Field(description="The file to write.")
     overwrite: bool = Field(False, description="Replace the file if it exists.")
     rollouts: AtLeastOne | None = Field(
-        None, description="Rollouts to record, each of all --envs-per-actor environments. Default: --steps decides."
+        None,
+        description="Rollouts to record. Each contains all --envs-per-actor environments. Default: --steps decides.",
     )
     steps: AtLeastOne | None = Field(
         None, description="Environment steps to record, rounded up to whole rollouts. Default: --rollouts decides."
@@ -36,7 +37,7 @@ class RecordSettings(PlayingSettings):
     n_rollout_steps: AtLeastOne = Field(
         32, description="T: environment steps in a rollout. A run that loads the file may have another T."
     )
-    envs_per_actor: EnvsPerActor = Field(8, description="B: environments that are played at once.")
+    envs_per_actor: EnvsPerActor = Field(8, description="B: environments to step at once.")
     seed: Seed = Field(
         0,
         description="The seed of environments and actions. The same seed gives the same file.",

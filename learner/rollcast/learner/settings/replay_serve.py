@@ -20,7 +20,7 @@ from rollcast.services.settings.settings import LogLevel
 class ReplayServeSettings(
     EnvironmentSettings, ServerSecuritySettings, AnnouncementSettings, ServerLimitSettings, MetricsSettings
 ):
-    """Serves a replay buffer without a learner: actors fill it at random, and learners elsewhere draw from it."""
+    """Serves a replay buffer without a learner: actors fill it with random actions, and other processes sample it."""
 
     first_options: ClassVar = (
         *("env_id", "env_kwargs", "address", "insecure", "max_actors", "spaces_from", "initial_data"),
@@ -45,25 +45,25 @@ class ReplayServeSettings(
     )
     network: str = Field(
         "auto",
-        description="The policy network that actors are started with: auto, or package.module:factory. Actors act "
-        "at random here, but join only a server with the same name.",
+        description="The policy network of the actors: auto, or package.module:factory. Actors of this server act at "
+        "random, but join only a server with the same network name.",
     )
     frame_stack: Annotated[int, Field(ge=1, le=MAX_FRAME_STACK)] = Field(
         1,
         description="K: samples have the last K frames at once, as with gymnasium's FrameStackObservation, for a "
-        "policy that sees so many. The environment gives single frames, and the buffer keeps each once.",
+        "policy that sees K frames. The environment gives single frames, and the buffer keeps each frame once.",
     )
     n_rollout_steps: AtLeastOne = Field(32, description="T: environment steps in a rollout.")
     envs_per_actor: EnvsPerActor = Field(
-        64, description="Environments that an actor steps at once, unless it has its own number."
+        64, description="Environments that an actor steps at once, unless the actor sets another number."
     )
     batch_size: AtLeastOne = Field(
         256,
-        description="Entries in a batch. No batch is drawn from fewer entries, unless --replay.min-size is set; "
-        "with --replay.samples-per-insert, no batch may be larger.",
+        description="Entries in a batch. Without --replay.min-size, sampling starts with this many entries. With "
+        "--replay.samples-per-insert, no batch may have more entries.",
     )
     discount: ZeroToOne = Field(0.99, description="Discount gamma of n-step transitions, in [0, 1].")
-    seed: Seed = Field(0, description="The seed that those of the actors and of sampling derive from.")
+    seed: Seed = Field(0, description="The seed from which the seeds of actors and sampling derive.")
     first_actor_timeout_s: Annotated[float, Field(gt=0, le=86400)] = Field(
         600.0, description="With --spaces-from first_actor: seconds to wait for the first actor."
     )
@@ -72,7 +72,7 @@ class ReplayServeSettings(
     @field_validator("replay")
     @classmethod
     def _check_device(cls, replay: ReplaySettings) -> ReplaySettings:
-        """Refuses a learner's device, as there is no learner; pydantic turns the ValueError into its own error."""
+        """Refuses a learner's device, because there is no learner; pydantic turns the ValueError into its own error."""
         if replay.device != "cpu":
             raise ValueError(
                 f"device is {replay.device!r}, but replay serve has no learner; expected 'cpu'; leave "

@@ -28,7 +28,7 @@ class TrainSettings(ActingSettings, LearnerSettings, DialInSettings):
     address: ListeningAddress = setting(
         "localhost:0",
         "The address to serve the API on: host:port (port 0: any free port). Actors on other machines may connect to "
-        "it, too. Local actors use a socket of their own.",
+        "it, too. Local actors use a separate Unix socket.",
         FREE,
     )
     bounded_staleness: bool = setting(
@@ -43,10 +43,10 @@ class TrainSettings(ActingSettings, LearnerSettings, DialInSettings):
         "subprocess",
         "subprocess: a process for each actor; sequential: all actors in the learner's own thread, which is "
         "bit-identical every time.",
-        stays("the checkpoint has what actors of that kind leave"),
+        stays("the checkpoint has the state of that kind of actors"),
     )
     dashboard: bool = setting(
-        False, "Serve a page for browsers that shows the run, and print its link; needs the extra `dashboard`.", FREE
+        False, "Serve a web page that shows the run, and print its link; needs the extra `dashboard`.", FREE
     )
     dashboard_address: WebAddress = setting(
         "localhost:0", "The address of the page of --dashboard: host:port (port 0: any free port).", FREE
@@ -61,16 +61,16 @@ class TrainSettings(ActingSettings, LearnerSettings, DialInSettings):
     )
     max_restarts: NonNegativeInt = setting(
         10,
-        "Times that rollcast restarts an actor after failures in a row. The next failure ends the run. 0: the first "
-        "failure ends it.",
+        "Number of restarts of an actor after consecutive failures. The next failure ends the run. 0: the first "
+        "failure ends the run.",
         FREE,
     )
 
     def completed(self, origins: Origins) -> Self:
-        """See `LearnerSettings.completed`; for environments that dial in, there is one actor and no known environment.
+        """See `LearnerSettings.completed`. If environments dial in, there is one actor and no known environment.
 
         Raises:
-            ConfigurationError: Also if a setting is given that needs an environment of this process.
+            ConfigurationError: Also if a given setting needs an environment in this process.
         """
         settings = super().completed(origins)
         if settings.serve_environments is None:
@@ -83,7 +83,7 @@ class TrainSettings(ActingSettings, LearnerSettings, DialInSettings):
             (
                 f"--n-actors {settings.n_actors}",
                 settings.n_actors != 1,
-                "1, which all clients dial; more are started by `rollcast actor`, each with an address of its own",
+                "1, at which all clients dial in; start more with `rollcast actor`, each with its own address",
             ),
             (
                 "--actor-kind sequential",

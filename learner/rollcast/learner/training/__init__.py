@@ -1,1 +1,1 @@
-"""Trains: the loop, its control from outside, its files, and the making of a run from settings."""
+"""Training: the loop, its control by operators, its files, and the construction of a run from settings."""

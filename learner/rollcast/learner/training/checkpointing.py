@@ -1,4 +1,4 @@
-"""Writes the checkpoints of training, and reads them back."""
+"""Writes and reads the checkpoints of training."""
 
 import contextlib
 import json
@@ -34,19 +34,19 @@ logger = logging.getLogger(__name__)
 
 _STATE_FILE: Final = "training.json"
 _THREAD: Final = "rollcast-checkpoint"
-# The share of its time that the writing thread works, unless something waits for it: the rest belongs to the trainer.
+# The share of its time that the writing thread works, unless another thread waits for it. The rest is the trainer's.
 SHARE: Final = 0.05
-# Likewise, if another rank waits for it.
+# The same share if another rank waits for the thread.
 _SHARE_OF_PARTS: Final = 0.5
-# A wait for a checkpoint is reported so often.
+# The interval between reports of a wait for a checkpoint.
 _LOOK_S: Final = 1.0
 
 
 def read_log_state(checkpoint: Path) -> Mapping[str, Any] | None:
-    """Returns what a checkpoint has of the run's write-ahead log; None if the run kept none.
+    """Returns a checkpoint's state of the run's write-ahead log; None if the run kept no log.
 
     Args:
-        checkpoint: A checkpoint that was restored, so that it is known to be whole.
+        checkpoint: A restored checkpoint, which is known to be complete.
     """
     log_state: Mapping[str, Any] | None = _read_state(checkpoint)["actors"].get("log")
     return log_state
@@ -58,11 +58,11 @@ def _read_state(checkpoint: Path) -> Mapping[str, Any]:
 
 
 class RestoredBest(NamedTuple):
-    """The part of a checkpoint about the best policy.
+    """A checkpoint's information about the best policy.
 
     Attributes:
-        best_return: The highest mean return of training; -inf if there was none.
-        evaluation: What `TrainingEvaluation.state` returned; None if no policy was evaluated.
+        best_return: The highest mean return of training; -inf: none.
+        evaluation: The result of `TrainingEvaluation.state`; None if no policy was evaluated.
     """
 
     best_return: float
@@ -70,22 +70,22 @@ class RestoredBest(NamedTuple):
 
 
 class TrainingCheckpoints:
-    """The checkpoints of one run, with everything that training depends on.
+    """The checkpoints of one run, with the complete state of training.
 
         algorithm.*      from `Algorithm.save`: networks, targets, optimisers, temperature, generators
         replay/          from `ExperienceSource.begin_save`: the replay buffers
         training.json    counters, returns, cumulative statistics, best return, policy version, last rollout per actor,
                          torch's global generators
-        manifest         the run and the moment, and a digest of each of these files
+        manifest         the run, the moment, and a digest of each file above
 
     Args:
         store: The folder of the checkpoints.
-        algorithm: The algorithm that learns.
+        algorithm: The algorithm in training.
         experience: The source of its batches.
         progress: The progress of training.
-        note: Notes each checkpoint, and each that could not be written.
-        ranks: The ranks that write it. Those after rank 0 write only what is their own, into a folder `rankN` of the
-            checkpoint: the buffers, the counters and the actors.
+        note: Notes each written checkpoint, and each failure.
+        ranks: The ranks of the run. Ranks after rank 0 write only their own buffers, counters and actors, into the
+            checkpoint's folder `rankN`.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class TrainingCheckpoints:
         return next(self._algorithm.policy.parameters()).device
 
     def describe(self) -> tuple[str, float]:
-        """Returns which checkpoint is being written, in words, and for how many seconds. Any thread may call."""
+        """Returns a description of the running checkpoint, and its seconds so far. Thread-safe."""
         return f"{self._what} to be written by the thread {_THREAD}", time.monotonic() - self._began_at
 
     def begin(
@@ -138,22 +138,22 @@ class TrainingCheckpoints:
         has_ended: bool,
         then: Callable[[], None] = lambda: None,
     ) -> "Future[Path] | None":
-        """Takes a snapshot of everything, and starts a thread that writes it. No update may run during the snapshot.
+        """Takes a snapshot of the complete state, and writes it in a thread. No update may run during the snapshot.
 
         Args:
-            best_return: The highest mean return so far; -inf if there was none.
+            best_return: The highest mean return so far; -inf: none.
             evaluation: The result of `TrainingEvaluation.state`; None if no policy is evaluated.
             statistics: The result of `EpochStatsAggregator.state`.
             has_ended: True if training has reached its end.
-            then: Called in the thread once the checkpoint is written.
+            then: Called in the writing thread after the checkpoint.
 
         Returns:
-            A future for `wait`; a failure is logged besides. None if the checkpoint before is still being written:
-            then nothing was done.
+            A future for `wait`; a failure is also logged. None if the previous checkpoint is still being written: then
+            the call did nothing.
 
         Raises:
             RollcastError: Training diverged.
-            OSError: Nothing can be written; the checkpoint before is kept.
+            OSError: The folder cannot be written; the previous checkpoint is kept.
         """
         with self._lock:
             if self.is_writing:
@@ -172,7 +172,7 @@ class TrainingCheckpoints:
                 with self._experience.moving:
                     if self._ranks.is_first:
                         self._algorithm.save(staged)
-                    # Last, because saving the algorithm is likelier to fail, and the buffers keep copies from here on.
+                    # Last, because saving the algorithm is likelier to fail, and the buffers keep copies from now on.
                     actors = self._experience.actors.state()
                     save_experience = self._experience.begin_save()
                 state: dict[str, Any] = {
@@ -194,7 +194,7 @@ class TrainingCheckpoints:
             pace = self._pace = Pace(self._share)
 
             def write() -> Path:
-                # First, in any case: until this has run the buffers keep copies of overwritten rows.
+                # First, in any case: until this call, the buffers keep copies of overwritten rows.
                 digests = save_experience(staged, self._previous, pace.rest)
                 (staged / _STATE_FILE).write_text(text + "\n", encoding="utf-8")
                 self._previous = self._store.commit(staged, info, previous=self._previous, digests=digests)
@@ -213,14 +213,14 @@ class TrainingCheckpoints:
             return written
 
     def finish(self, timeout_s: float, waiting: WaitMonitor | None = None) -> bool:
-        """Waits until no checkpoint is being written; the writing thread does not pause during the wait.
+        """Waits until no checkpoint is being written. The writing thread does not pause during the wait.
 
         Args:
-            timeout_s: The seconds to wait at most.
-            waiting: The monitor of the waiting thread, which then shows the wait; None for no monitor.
+            timeout_s: The longest wait, in seconds.
+            waiting: The monitor of the waiting thread, which shows the wait; None for no monitor.
 
         Returns:
-            True if none is being written now, whether or not the last one succeeded.
+            True if no checkpoint is being written now, whether or not the last one succeeded.
         """
         written, deadline = self._written, time.monotonic() + timeout_s
         if written is None:
@@ -237,15 +237,15 @@ class TrainingCheckpoints:
         return written.done()
 
     def wait(self, written: "Future[Path]", timeout_s: float) -> Path:
-        """Waits until a checkpoint is written, and returns its folder; its thread does not pause during the wait.
+        """Waits until a checkpoint is written, and returns its folder. The writing thread does not pause in the wait.
 
         Args:
-            written: The future that `begin` returned.
-            timeout_s: The seconds to wait at most.
+            written: The future from `begin`.
+            timeout_s: The longest wait, in seconds.
 
         Raises:
-            OSError: It cannot be written; the checkpoint before is kept.
-            NotReadyError: It is not written in time.
+            OSError: The checkpoint cannot be written; the previous one is kept.
+            NotReadyError: The checkpoint is not written in time.
         """
         deadline = time.monotonic() + timeout_s
         self._pace.end_rests()
@@ -259,24 +259,24 @@ class TrainingCheckpoints:
         return written.result()
 
     def _join(self, written: "Future[Path]", deadline: float) -> None:
-        """Waits for the end of the thread that has written a checkpoint.
+        """Waits for the end of a checkpoint's writing thread.
 
-        With it go the tensors that it holds: torch aborts the process if a thread frees one while the interpreter ends.
+        The thread holds tensors, and torch aborts the process if a thread frees one while the interpreter ends.
         """
         if (writer := self._writer) is not None and written is self._written and written.done():
             writer.join(max(0.0, deadline - time.monotonic()))
 
     def restore(self, directory: Path) -> RestoredBest:
-        """Restores a checkpoint, and removes later ones. Call it before training starts.
+        """Restores a checkpoint, and removes later checkpoints. Call it before training starts.
 
         Args:
-            directory: A checkpoint that `CheckpointStore.newest` has found whole: the folder of all ranks.
+            directory: A complete checkpoint from `CheckpointStore.newest`: the folder of all ranks.
 
         Returns:
-            What the checkpoint has of the best policy.
+            The checkpoint's information about the best policy.
 
         Raises:
-            ConfigurationError: It is of another algorithm, environment or network, or has contents that no run writes.
+            ConfigurationError: It has another algorithm, environment or network, or invalid contents.
         """
         with read_as_vouched_for(directory):
             restored = self._read(directory)
@@ -306,14 +306,14 @@ class TrainingCheckpoints:
         return RestoredBest(best_return, state.get("evaluation"))
 
     def _check_redistribution(self, directory: Path, state: Mapping[str, Any], n_ranks: int) -> None:
-        """Refuses the checkpoint of another number of ranks if its parts cannot be divided anew."""
+        """Refuses a checkpoint of another number of ranks if its parts cannot be redistributed."""
         kept = "replay buffers" if self._experience.replay_status() is not None else ""
         if "log" in state["actors"]:
-            kept = "a log of durable rollouts"
+            kept = "log of durable rollouts"
         if kept:
             raise ConfigurationError(
-                f"{directory} was written by {n_ranks} rank{'s' if n_ranks > 1 else ''}, each of which has {kept} of "
-                f"its own, and this run has {self._ranks.n_ranks}; expected as many; resume it with {n_ranks}, or "
+                f"{directory} was written by {n_ranks} rank{'s' if n_ranks > 1 else ''}, each with its own {kept}, "
+                f"and this run has {self._ranks.n_ranks}; expected the same number; resume it with {n_ranks}, or "
                 "begin another run with its policy (--initial-policy)"
             )
 
@@ -335,14 +335,14 @@ def _run(
     info: CheckpointInfo,
     note: NoteEvent,
 ) -> None:
-    """Writes the slow part, and makes the staged folder a checkpoint. Runs in the writing thread."""
+    """Writes the slow part, and commits the staged folder. Runs in the writing thread."""
     try:
         written.set_result(write())
     except (OSError, RollcastError) as error:
         what = "the checkpoint after %d updates is not written: %s; the previous one is kept"
         logger.error(what, info.n_updates, error)  # noqa: TRY400  # the message says it all
         note(EventSeverity.ERROR, what % (info.n_updates, error))
-        # Another rank may be gone, with what connects the ranks.
+        # Another rank may be gone, and with it the connection between the ranks.
         with contextlib.suppress(RankLostError):
             store.abandon(staged, error)
         written.set_exception(error)

@@ -1,4 +1,4 @@
-"""Steers training from outside: the learner's side of `LearnerService`."""
+"""Controls training for operators: the learner's implementation of `LearnerService`."""
 
 import dataclasses
 import threading
@@ -19,10 +19,10 @@ from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo, EvaluationStatus, LearnerStatus, LearningFinding, Phase
 from rollcast.services.version import software_version
 
-# The time that a caller waits for the running update to end, before the deadline of its call passes.
+# The time that a caller waits for the end of the current update, before the deadline of its call passes.
 _UPDATE_WAIT_S: Final = UPDATE_TIMEOUT_S - 5.0
 
-# A trainer that is paused, or has finished, checks so often whether it has to stop.
+# The interval at which a paused or finished trainer checks whether it has to stop.
 _PAUSE_LOOK_S = 0.25
 
 # Writes a checkpoint that begins inside the given context, in which no update runs; returns its folder and version.
@@ -30,7 +30,7 @@ SaveCheckpoint: TypeAlias = Callable[[Callable[[], AbstractContextManager[None]]
 
 
 class _Steered(NamedTuple):
-    """The parts of a run that its control needs; see `TrainingControl.attach`."""
+    """The parts of a run for its control; see `TrainingControl.attach`."""
 
     experience: ExperienceSource
     progress: TrainingProgress
@@ -39,27 +39,28 @@ class _Steered(NamedTuple):
 
 
 class TrainingControl:
-    """The control of one run. The trainer takes turns on it; the API's threads pause, save and stop with it.
+    """The control of one run. The trainer updates inside its turns; the API's threads pause, save and stop training.
 
-    It is made before the actors, which serve it; until the trainer calls `attach`, its status says "starting".
+    Make it before the actors, because their server exposes it. Until the trainer calls `attach`, the status is
+    "starting".
 
     Invariant: updates run only inside `update_turn`, and never while an operator's action runs.
 
     Args:
         algorithm: The algorithm's name, for the status.
-        run_dir: The folder of the run; None if it keeps none.
+        run_dir: The folder of the run; None: no folder.
         batch_size: The trajectories, or entries of the replay buffer, in a batch; 0 if unknown.
         facts: More properties of the run, for clients that watch it; the control adds its own.
-        max_policy_lag: The largest lag that the run allows; None: it has no limit.
+        max_policy_lag: The largest allowed lag of the run; None: no limit.
         pauses_by_rounds: True: `update_turn` lets the trainer continue during a pause, because several ranks agree on
-            it.
-        pauses_at: Says, in words, where training can be paused; empty: here.
+            pauses.
+        pauses_at: Names the place where training can be paused, for messages; empty: here.
         learning: Returns the problems of training, for the status; any thread may call it.
 
     Attributes:
         algorithm: See Args.
-        run_history: Remembers what the run has done.
-        stop_requested: True once training has to end.
+        run_history: The history of the run.
+        stop_requested: True once training must end.
     """
 
     def __init__(
@@ -104,18 +105,18 @@ class TrainingControl:
         save: SaveCheckpoint | None,
         evaluation: Callable[[], EvaluationStatus] | None = None,
     ) -> None:
-        """Sets the parts of the run. Called once, by the trainer, before training starts.
+        """Sets the parts of the run. The trainer calls it once, before training starts.
 
         Args:
             experience: The source of batches, with its actors.
             progress: The progress of training.
-            save: Writes a checkpoint; see `SaveCheckpoint`. None if the run keeps no folder.
-            evaluation: Returns how good evaluators find the policies; None if the run evaluates none.
+            save: Writes a checkpoint; see `SaveCheckpoint`. None if the run has no folder.
+            evaluation: Returns the status of evaluations; None if the run evaluates no policies.
         """
         self._steered = _Steered(experience, progress, save, evaluation)
 
     def enter(self, phase: Phase) -> None:
-        """Sets the phase that the status shows."""
+        """Sets the phase for the status."""
         with self._changed:
             self._phase = phase
             self._changed.notify_all()
@@ -137,7 +138,7 @@ class TrainingControl:
 
     @contextmanager
     def _between_updates(self) -> Iterator[None]:
-        """Gives an operator a turn, in which no update runs."""
+        """Gives an operator a turn in which no update runs."""
         with self._changed:
             self._n_actions += 1
             idle = self._changed.wait_for(lambda: not self._updating, _UPDATE_WAIT_S)
@@ -151,7 +152,7 @@ class TrainingControl:
                 self._changed.notify_all()
 
     def pause(self) -> None:
-        """Stops updates until `resume`; returns once none is running.
+        """Stops updates until `resume`; returns when no update is running.
 
         Raises:
             RefusedError: Training has ended, or another rank pauses it.
@@ -187,17 +188,17 @@ class TrainingControl:
     def _refuse_elsewhere(self) -> None:
         if self._pauses_at:
             raise RefusedError(
-                f"training cannot be paused or resumed here; expected a call to {self._pauses_at}; ask there"
+                f"training cannot be paused or resumed here; expected a call to {self._pauses_at}; call there"
             )
 
     def save_checkpoint(self) -> tuple[str, int]:
-        """Writes a checkpoint of a moment between two updates, while training continues.
+        """Writes a checkpoint of the state between two updates, while training continues.
 
         Returns:
             Its folder, and its policy version.
 
         Raises:
-            RefusedError: The run keeps no directory.
+            RefusedError: The run has no directory.
             NotReadyError: The running update or the checkpoint takes too long, or training has not started.
         """
         if self._steered is None:
@@ -208,7 +209,7 @@ class TrainingControl:
         return str(path), version
 
     def request_stop(self) -> None:
-        """Ends training after the running update, see `Algorithm.end_updates_early`. A signal handler may call it."""
+        """Ends training after the current update; see `Algorithm.end_updates_early`. A signal handler may call it."""
         self.stop_requested = True
         if self._steered is not None:
             self._steered.experience.actors.interrupt()
@@ -234,7 +235,7 @@ class TrainingControl:
         return self._steered.experience.actors.describe(algorithm=self.algorithm, batch_size=self._batch_size)
 
     def status(self) -> LearnerStatus:
-        """Returns the state of training, and what it waits for."""
+        """Returns the state of training, and the reason for its present wait."""
         with self._changed:
             phase = Phase.PAUSED if self._paused and self._phase is Phase.TRAINING else self._phase
         if self._steered is None:
@@ -266,12 +267,12 @@ class TrainingControl:
 
     @property
     def is_over(self) -> bool:
-        """True once training has ended: a part of `rollcast.services.history.service.HistorySource`."""
+        """True once training has ended; see `rollcast.services.history.service.HistorySource`."""
         return self._phase is Phase.FINISHED
 
     def history(self, after_s: float | None) -> HistoryUpdate:
         """Returns the history since a time; see `rollcast.services.history.service.HistorySource.history`."""
-        # Asked for first: an end of training that the status does not show yet is among the news of the next turn.
+        # Read first: an end of training that the status does not show yet is then in the next answer.
         status = self.status()
         news = self.run_history.news(after_s)
         return HistoryUpdate(

@@ -1,4 +1,4 @@
-"""Evaluates policies beside training: chooses due policies, keeps the best, and reports when returns stop rising."""
+"""Evaluates policies during training: chooses due policies, keeps the best, and detects when returns stop rising."""
 
 import dataclasses
 import logging
@@ -28,7 +28,7 @@ from rollcast.services.status.status import EvaluationStatus
 
 logger = logging.getLogger(__name__)
 
-# Fewer episodes of training say too little to be compared.
+# The number of training episodes that are necessary for a comparison.
 _MIN_EPISODES: Final = 20
 
 _WORDS: Final = {EvaluationActions.LIKELIEST: "greedy actions", EvaluationActions.DRAWN: "drawn ones"}
@@ -45,21 +45,21 @@ _KEPT: Final = (
 
 
 class TrainingEvaluation:
-    """The evaluation of a run's policies, and the best of them. The trainer's thread calls all but `status`.
+    """The evaluation of a run's policies, and the best policy. The trainer's thread calls all methods but `status`.
 
-    The best policy is the one with the highest mean return; of equal ones the last, which has learnt longer.
+    The best policy has the highest mean return. Of equal policies, the best is the last, which has learnt longest.
 
     Args:
-        actors: Have the newest policy evaluated.
+        actors: The actors, with the evaluators of the newest policy.
         progress: The progress of training.
-        schedule: Says which policies are due.
-        policy: The policy that is learnt, for its architecture and spaces.
-        run_history: Records the evaluations; None: nothing is recorded.
-        run_dir: The run's folder, where opponents are kept; None: nowhere.
+        schedule: Decides which policies are due.
+        policy: The policy in training, for its architecture and spaces.
+        run_history: Records the evaluations; None: no recording.
+        run_dir: The run's folder, with the opponents; None: they are not stored.
 
     Attributes:
         schedule: See Args.
-        unwritten: The best policy, if it is better than the one on the disk; else None.
+        unwritten: The best policy if it is better than the one on the disk; else None.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class TrainingEvaluation:
         self._next_s = time.monotonic() + (schedule.interval_s or 0.0)
         self._next_step = schedule.interval_steps or 0
         self._last_version = 0
-        # The returns of training when a policy became due, by its version.
+        # The training returns when a policy became due, by its version.
         self._returns_when_due: dict[int, tuple[float, ...]] = {}
         self._differs = False  # whether the last evaluation fell short of training
         self._lock = threading.Lock()  # guards the two below
@@ -101,12 +101,12 @@ class TrainingEvaluation:
 
     @property
     def is_out_of_patience(self) -> bool:
-        """True once so many evaluations in a row brought no better mean return."""
+        """True once a given number of consecutive evaluations brought no better mean return."""
         patience = self.schedule.patience
         return patience is not None and self._status.without_improvement >= patience
 
     def status(self) -> EvaluationStatus:
-        """Returns how good the policies are. Any thread may call."""
+        """Returns the results of evaluations. Thread-safe."""
         evaluators = self._actors.evaluators
         with self._lock:
             return dataclasses.replace(
@@ -117,9 +117,9 @@ class TrainingEvaluation:
             )
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps: of the best policy, the one on the disk. Any thread may call.
+        """Returns the state for a checkpoint. The best policy in the state is the one on the disk. Thread-safe.
 
-        An interval that is infinite, that of one episode, is left out.
+        An infinite confidence interval, from a single episode, is omitted.
         """
         with self._lock:
             status, (version, mean_return) = self._status, self._written
@@ -145,7 +145,7 @@ class TrainingEvaluation:
         self._tell_patience()
 
     def offer_due(self) -> None:
-        """Has the newest policy evaluated if that is due. Called after every update; never waits for an evaluator."""
+        """Requests an evaluation of the newest policy if it is due. Called after every update; never waits."""
         if self._actors.policy_version <= self._last_version:
             return
         every_s, every_step = self.schedule.interval_s, self.schedule.interval_steps
@@ -153,7 +153,7 @@ class TrainingEvaluation:
         if every_step is not None:
             if env_steps < self._next_step:
                 return
-            # The first update after each multiple, however many steps an update brings.
+            # The first update after each multiple, however many steps an update has.
             self._next_step = self._first_multiple_above(env_steps)
         elif every_s is not None:
             now = time.monotonic()
@@ -165,20 +165,20 @@ class TrainingEvaluation:
         self._actors.evaluate_newest(env_steps, {} if self._opponents is None else self._opponents.states)
 
     def take(self) -> list[tuple[int, dict[str, float]]]:
-        """Takes the results that have come.
+        """Takes the results that have arrived.
 
         Returns:
-            For each, the environment steps when its policy was due, and its metrics by tag.
+            For each result, the environment steps when its policy was due, and its metrics by tag.
         """
         return [(result.policy.env_steps, self._take(result)) for result in self._actors.take_evaluations()]
 
     def note_written(self) -> None:
-        """Notes that the best policy was written."""
+        """Records that the best policy was written."""
         self.unwritten = None
         self._written = self._status.best_policy_version, self._status.best_mean_return
 
     def _tell_patience(self) -> None:
-        """Says why training ends, if it does."""
+        """Logs that training ends because returns no longer improve, if it does."""
         status = self._status
         if self.is_out_of_patience:
             logger.warning(
@@ -224,9 +224,9 @@ class TrainingEvaluation:
         run_history.note(EventSeverity.INFO, f"version {policy.version} was evaluated: {found}, {outcome}")
 
     def _compare_with_training(self, result: EvaluationResult) -> None:
-        """Warns of greedy actions that fall short of training by more than both standard deviations.
+        """Warns if greedy actions fall short of training by more than both standard deviations.
 
-        Once, until an evaluation is as good as training again. A learnt value has no other actions than these.
+        Warns once, until an evaluation is as good as training again. A policy of learnt values has no drawn actions.
         """
         training = self._returns_when_due.pop(result.policy.version, ())
         self._returns_when_due = {v: kept for v, kept in self._returns_when_due.items() if v > result.policy.version}
@@ -239,7 +239,7 @@ class TrainingEvaluation:
             text = (
                 f"version {result.policy.version} earns {decimal(played.mean)} with greedy actions (standard deviation "
                 f"{decimal(played.std)}), and training earned {decimal(fmean(training))} with drawn ones (standard "
-                f"deviation {decimal(stdev(training))}): the policy may walk in circles without chance; evaluate with "
+                f"deviation {decimal(stdev(training))}): greedy actions may repeat without end; evaluate with "
                 "--eval-actions drawn, as training acts, or compare the two with --eval-actions both"
             )
             logger.warning("%s", text)
@@ -247,7 +247,7 @@ class TrainingEvaluation:
                 self._run_history.note(EventSeverity.WARNING, text)
 
     def _counted(self, result: EvaluationResult) -> Rating:
-        """Returns the number by which a policy counts: its mean return, or its rating; keeps it as an opponent."""
+        """Returns the number that ranks a policy: its mean return, or its rating. Keeps it as an opponent."""
         played, policy, opponents = result.evaluation, result.policy, self._opponents
         if opponents is None:
             return Rating(played.mean, *played.confidence_interval)

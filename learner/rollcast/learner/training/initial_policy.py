@@ -1,4 +1,4 @@
-"""Gives a new run the policy of another run to begin with."""
+"""Starts a new run with the policy of another run."""
 
 from pathlib import Path
 
@@ -20,20 +20,20 @@ _SPEC_OPTIONS = {
 
 
 def begin_with_policy(algorithm: Algorithm, source: Path) -> str:
-    """Gives an algorithm the weights of another run's policy, and its critics where that run has them.
+    """Loads the weights of another run's policy into an algorithm, and the run's critics, if any.
 
     Optimisers, counters and schedules begin from zero.
 
     Args:
         algorithm: An algorithm that has made no update.
-        source: A run's folder, whose last policy is taken; or the file of a policy, which has no critics.
+        source: A run's folder, for its last policy; or the file of a policy, which has no critics.
 
     Returns:
         A line for the terminal that names the loaded policy.
 
     Raises:
-        ConfigurationError: There is no such policy, or its spaces or its network are not the algorithm's; the message
-            names the leaf or the option that differs.
+        ConfigurationError: The policy does not exist, or its spaces or its network differ from the algorithm's. The
+            message names the differing leaf or option.
     """
     saved, checkpoint = _read(source)
     _check_spaces(saved.spaces, algorithm.policy.spaces, source)
@@ -50,21 +50,22 @@ def begin_with_policy(algorithm: Algorithm, source: Path) -> str:
 
 
 def _read(source: Path) -> tuple[SavedPolicy, Path | None]:
-    """Reads the policy, and finds the checkpoint with its critics; None if there is none."""
+    """Reads the policy, and finds the checkpoint with its critics; None if there is no checkpoint."""
     if source.is_dir():
         run = RunDirectory.open(source)
         newest = CheckpointStore(run.checkpoints_path, keep=1).newest()
         return run.read_policy("last"), None if newest is None else newest[0]
     if not source.is_file():
         raise ConfigurationError(
-            f"--initial-policy: there is no {source}; expected the folder of a run, or the file of a policy that one "
-            "wrote; correct it"
+            f"--initial-policy: {source} does not exist; expected a run's folder, or a policy file of a run; correct "
+            "the "
+            "path"
         )
     return read_saved_policy(source), None
 
 
 def _check_spaces(saved: EnvironmentSpaces | None, own: EnvironmentSpaces, source: Path) -> None:
-    """Compares spaces leaf by leaf. A policy of an old file has none; loading its arrays shows whether it fits."""
+    """Compares spaces leaf by leaf. An old policy file has no spaces; loading its arrays shows whether it fits."""
     if saved is None:
         return
     expected, found = described_spaces(own), described_spaces(saved)
@@ -73,12 +74,12 @@ def _check_spaces(saved: EnvironmentSpaces | None, own: EnvironmentSpaces, sourc
         if mine != theirs:
             raise ConfigurationError(
                 f"--initial-policy: the spaces differ at {path}: this run has {mine}, the policy of {source} {theirs}; "
-                "expected the same; begin with a policy that was trained on such an environment"
+                "expected the same; begin with a policy that was trained on the same spaces"
             )
     if list(expected) != list(found):
         raise ConfigurationError(
             f"--initial-policy: the policy of {source} has the leaves {list(found)}; expected them in the order "
-            f"{list(expected)}, in which the network sees them; begin with a policy that was trained so"
+            f"{list(expected)}, in which the network sees them; begin with a policy of this order"
         )
 
 
@@ -87,7 +88,7 @@ def _check_spec(saved: PolicySpec, own: PolicySpec, source: Path) -> None:
         if getattr(saved, name) != getattr(own, name):
             raise ConfigurationError(
                 f"--initial-policy: the policy of {source} has {name} {getattr(saved, name)}; expected "
-                f"{getattr(own, name)}, as of this run; set {option} to what the policy has"
+                f"{getattr(own, name)}, as in this run; set {option} to the policy's value"
             )
     if saved.head != own.head:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Keeps the opponents of evaluations, and rates policies by the games that they played against them."""
+"""Keeps the opponents of evaluations, and rates policies by their games against these opponents."""
 
 import logging
 import math
@@ -20,7 +20,7 @@ RANDOM: Final = 0
 
 # Elo, "The Rating of Chessplayers, Past and Present" (1978): expected score 1 / (1 + 10^(-d / 400)) at d points more.
 _POINTS_PER_E: Final = 400 / math.log(10)  # of the slope of that
-# Ratings are sought in here: ten thousand points more win all but one of 10^25 games.
+# The bounds of ratings: a difference of ten thousand points wins all but one of 10^25 games.
 _HIGHEST: Final = 1e4
 _NORMAL_975: Final = 1.96
 
@@ -29,7 +29,7 @@ class Rating(NamedTuple):
     """A rating, in points of Elo's scale.
 
     Attributes:
-        value: The rating at which the expected score is the score.
+        value: The rating whose expected score equals the actual score.
         low: The lower end of its 95 % confidence interval, from the games' Fisher information.
         high: The upper end.
     """
@@ -40,9 +40,9 @@ class Rating(NamedTuple):
 
 
 def rate(games: Mapping[float, Sequence[float]]) -> Rating:
-    """Rates a player by games against others whose ratings are known: the maximum of the likelihood.
+    """Rates a player by games against opponents with known ratings: the maximum of the likelihood.
 
-    Each opponent counts as if one more game had been drawn, so that no rating is infinite after only wins.
+    Each opponent counts as if it had drawn one more game, so that a rating stays finite after only wins.
 
     Args:
         games: By the opponent's rating, the score of each game: 1 won, 0.5 drawn, 0 lost.
@@ -61,19 +61,19 @@ def rate(games: Mapping[float, Sequence[float]]) -> Rating:
 
 
 def score(margin: float) -> float:
-    """Returns what a game counts: 1 if the evaluated player earned more than the others, 0.5 if as much, 0 if less."""
+    """Returns the score of a game: 1 if the evaluated player earned more than the others, 0.5 if equal, 0 if less."""
     return 0.5 if margin == 0 else float(margin > 0)
 
 
 class Opponents:
-    """The opponents of a run's evaluations: random play, the first policy, and some earlier ones.
+    """The opponents of a run's evaluations: random play, the first policy, and some earlier policies.
 
-    The trainer's thread calls all.
+    Only the trainer's thread uses it.
 
     Args:
-        n_earlier: The number of earlier policies besides the first: those that were evaluated last.
+        n_earlier: The number of earlier policies besides the first: the most recently evaluated ones.
         spec: The architecture of the run's policy.
-        folder: Where they are kept over a resume; None: nowhere.
+        folder: The folder that keeps them for a resume; None: they are not stored.
     """
 
     def __init__(self, n_earlier: int, spec: PolicySpec, folder: Path | None) -> None:
@@ -101,10 +101,10 @@ class Opponents:
         return rate(games)
 
     def keep(self, version: int, state: PolicyState, rating: float, env_steps: int) -> None:
-        """Keeps a policy that was evaluated, in place of the oldest but the first.
+        """Keeps an evaluated policy, which replaces the oldest policy except the first.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The policy cannot be written.
         """
         self._ratings[version] = rating
         self._states[version] = state
@@ -118,16 +118,16 @@ class Opponents:
             del self._states[old]
             if self._folder is not None:
                 self._path(old).unlink(missing_ok=True)
-        # Games that are under way may be against one that has just been replaced.
+        # Running games may be against an opponent that has just been replaced.
         for old in sorted(self._ratings.keys() - self._states.keys())[: -2 * MAX_EVALUATORS]:
             del self._ratings[old]
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps: the ratings; the policies have files of their own."""
+        """Returns the ratings for a checkpoint; the policies have separate files."""
         return {str(version): rating for version, rating in self._ratings.items()}
 
     def load_state(self, ratings: Mapping[str, Any]) -> None:
-        """Continues from an earlier `state`. A policy whose file is gone, or of another network, is left out."""
+        """Continues from an earlier `state`. Omits policies whose file is missing or has another network."""
         self._ratings = {int(version): float(rating) for version, rating in ratings.items()}
         self._states = {}
         for path in sorted(self._folder.glob("*.safetensors")) if self._folder is not None else ():
@@ -141,7 +141,7 @@ class Opponents:
                 continue
             if saved.spec != self._spec:
                 logger.warning(
-                    "evaluations continue without the opponent in %s: its network is %s; expected %s, the run's",
+                    "evaluations continue without the opponent in %s: its network is %s; expected %s, as in this run",
                     *(path, saved.spec, self._spec),
                 )
                 continue

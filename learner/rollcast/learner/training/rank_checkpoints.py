@@ -1,4 +1,4 @@
-"""Takes the checkpoints of several ranks: the trainer of each begins its part after the same update."""
+"""Takes the checkpoints of several ranks: each rank's trainer begins its part after the same update."""
 
 import logging
 import math
@@ -22,20 +22,20 @@ from rollcast.services.errors import NotReadyError
 
 logger = logging.getLogger(__name__)
 
-# The time that an operator waits until all ranks have come to the next update.
+# The time that an operator waits until all ranks have reached the next update.
 _ROUND_TIMEOUT_S: Final = 55.0
 
 
 class PartKeeper:
-    """The keeper of a rank after rank 0: what `RunKeeper` is for rank 0. The trainer's thread calls it.
+    """The keeper of each rank after rank 0, in place of `RunKeeper`. The trainer's thread calls it.
 
     Args:
-        run: The run's folder, which is rank 0's.
-        algorithm: The algorithm that learns.
+        run: The run's folder, from rank 0.
+        algorithm: The algorithm in training.
         experience: The source of its batches.
         progress: The progress of training.
         ranks: The ranks.
-        timeout_s: The seconds that a checkpoint may take before the next begins.
+        timeout_s: The longest wait for a running checkpoint before the next one begins, in seconds.
 
     Attributes:
         is_unrecorded: False: only rank 0 writes records.
@@ -68,14 +68,14 @@ class PartKeeper:
         self._checkpoints.restore(checkpoint)
 
     def note_statistics(self) -> None:
-        """Does nothing: `begin_agreed` takes them itself."""
+        """Does nothing: `begin_agreed` takes the statistics itself."""
 
     def keep_due(self) -> bool:
-        """Returns False: rank 0 says what is due."""
+        """Returns False: rank 0 decides what is due."""
         return False
 
     def save_policies(self, timeout_s: float) -> None:
-        """Waits until the running checkpoint is written: rank 0 writes the policies."""
+        """Only waits until the running checkpoint is written, because rank 0 writes the policies."""
         self._checkpoints.finish(timeout_s, self._actors.waiting)
 
     def save_last_checkpoint(self, *, has_ended: bool, timeout_s: float) -> None:
@@ -96,19 +96,19 @@ class PartKeeper:
         if written is None:
             what, seconds = self._checkpoints.describe()
             raise NotReadyError(
-                f"no part of a checkpoint can begin: waited {seconds:.0f} s for {what}; expected that to be "
-                "written by now; check whether the disk hangs"
+                f"no part of a checkpoint can begin: waited {seconds:.0f} s for {what}; expected its end by "
+                "now; check whether the disk hangs"
             )
         return written
 
 
 class AgreedCheckpoints:
-    """The checkpoints of one of several ranks. Any thread may call `save`; the trainer's calls `take`.
+    """The checkpoints of one of several ranks. Any thread may call `save`; the trainer's thread calls `take`.
 
     Args:
-        keeper: Writes them, or this rank's parts of them.
+        keeper: Writes the checkpoints, or this rank's parts.
         ranks: The ranks.
-        actors: Have the newest policy version.
+        actors: The actors, for the newest policy version.
     """
 
     def __init__(self, keeper: RunKeeper | PartKeeper, ranks: Ranks, actors: DistributedActors) -> None:
@@ -122,8 +122,8 @@ class AgreedCheckpoints:
         """Asks all ranks for a checkpoint, and waits until it is written; see `SaveCheckpoint`.
 
         Raises:
-            OSError: It cannot be written; the checkpoint before is kept.
-            NotReadyError: The ranks do not come to their next update, or it is not written in time.
+            OSError: The checkpoint cannot be written; the previous one is kept.
+            NotReadyError: The ranks do not reach their next update in time, or the checkpoint is not written in time.
         """
         del between_updates  # the ranks agree on the moment
         request: Future[tuple[Future[Path], int]] = Future()
@@ -135,8 +135,8 @@ class AgreedCheckpoints:
             return written.result(WRITE_TIMEOUT_S), version
         except FutureTimeoutError as error:
             raise NotReadyError(
-                "the checkpoint of all ranks is not written in time; expected every rank to come to its next update, "
-                "and a disk that is fast enough; try again"
+                "the checkpoint of all ranks is not written in time; expected every rank to reach its next update, "
+                "and a fast enough disk; try again"
             ) from error
 
     def take(self) -> None:

@@ -1,4 +1,4 @@
-"""Makes batches for a rank: its own, or one that counts for nothing while other ranks have theirs."""
+"""Makes batches for a rank: its own batches, or empty batches while other ranks have data."""
 
 import dataclasses
 import time
@@ -26,9 +26,9 @@ from rollcast.services.history.history import LearnerActivity
 from rollcast.services.replay.replay import ReplayStatus
 from rollcast.services.status.status import Phase
 
-# Ranks that are paused, or all have no data, ask each other so often.
+# The interval between rounds while all ranks are paused or have no data.
 _IDLE_S: Final = 0.1
-# A rank without actors looks so long for rollouts that may still be queued.
+# The time that a rank without actors waits for rollouts that may still be queued.
 _GLANCE_S: Final = 0.01
 _PHASES: Final = {
     Phase.STARTING: "starting",
@@ -48,15 +48,15 @@ _ACTIVITIES: Final = {
 class RankedExperience(ExperienceSource):
     """The source of a rank: another source, and the rounds in which the ranks agree on each update.
 
-    A rank that has no batch after `data_timeout_s` takes part with one that has no transition: it has no weight in the
-    mean over all ranks. While no rank has a batch, there is no update.
+    A rank without a batch after `data_timeout_s` takes part with an empty batch, which has no weight in the mean over
+    all ranks. While no rank has a batch, there is no update.
 
     Args:
-        source: Makes this rank's own batches.
-        ranks: Connects it with the other ranks.
-        algorithm: Shares its observations; its policy is compared.
-        control: Pauses and stops this rank, and is stopped with the others.
-        checkpoints: Takes those that the ranks agree on.
+        source: The source of this rank's own batches.
+        ranks: Connects this rank with the others.
+        algorithm: The algorithm, whose observations are shared and whose policy is compared.
+        control: Pauses and stops this rank together with the others.
+        checkpoints: Takes the checkpoints on which the ranks agree.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class RankedExperience(ExperienceSource):
         self._algorithm = algorithm
         self._control = control
         self._checkpoints = checkpoints
-        # A batch that was fetched, and has not been learnt from yet.
+        # A fetched batch that training has not used yet.
         self._held: Experience | None = None
         self._is_own = False
         self._compared_after = -1
         ranks.group.describe_by(self._describe)
 
     def start(self) -> None:
-        """Starts the actors, and waits until those of all ranks are served."""
+        """Starts the actors, and waits until all ranks serve their actors."""
         self._source.start()
         self._ranks.serve_at(self.actors.addresses[-1])
 
@@ -110,13 +110,13 @@ class RankedExperience(ExperienceSource):
         return self._source.metrics()
 
     def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
-        """Waits for the next update of all ranks, and returns this rank's share of it.
+        """Waits for the next update of all ranks, and returns this rank's share of that update.
 
         Raises:
             TrainingEndedError: The ranks have agreed that the run has reached its end.
             CollectInterruptedError: A rank was asked to stop.
             CollectTimeoutError: No rank has had a batch for `collect_timeout_s`.
-            RankLostError: Another rank is gone, or has not come in time.
+            RankLostError: Another rank is gone, or has not answered in time.
         """
         began, gives_up = time.monotonic(), False
         while True:
@@ -134,32 +134,32 @@ class RankedExperience(ExperienceSource):
             if agreed.is_paused:
                 began, gives_up = time.monotonic(), False
             elif agreed.gives_up:
-                # All of them now, so that they can save together what they have.
+                # All ranks stop now, so that they can save their state together.
                 raise CollectTimeoutError(
                     f"no rank has had a batch for {self.actors.collect_timeout_s:.0f} s; expected actors at one of "
-                    f"them; they have {' and '.join(map(str, agreed.n_actors))} actors; start actors"
+                    f"the ranks, which have {' and '.join(map(str, agreed.n_actors))} actors; start actors"
                 )
             elif time.monotonic() - began > self.actors.collect_timeout_s:
                 gives_up = True
             time.sleep(_IDLE_S)
 
     def learnt(self, batch: Batch, priorities: Tensor | None) -> None:
-        """Notes that an update has used a batch, if it was this rank's own; shares what was observed."""
+        """Records that an update has used a batch, if the batch was this rank's. Shares the observations."""
         if self._is_own:
             self._source.learnt(batch, priorities)
         self._algorithm.share_observations()
 
     def _fetch(self, learner_device: str, progress: float) -> None:
-        """Fetches a batch within the deadline, unless one is held, or there is to be no update."""
+        """Fetches a batch by the deadline, unless one is held, or no update will follow."""
         if self._held is not None or self._ranks.end or self._control.stop_requested or self._control.is_paused:
             return
-        # A rank without actors has nothing to wait for.
+        # A rank without actors expects no rollouts.
         patience_s = self._ranks.data_timeout_s if self.actors.n_actors_alive else _GLANCE_S
         self.actors.wait_until = time.monotonic() + patience_s
         try:
             self._held = self._source.next(learner_device, progress=progress)
         except (NotReadyError, CollectInterruptedError):
-            # Without a batch: the round says what comes next.
+            # Without a batch: the round decides the next step.
             return
         finally:
             self.actors.wait_until = float("inf")
@@ -187,13 +187,13 @@ class RankedExperience(ExperienceSource):
             )
 
     def _stop(self, stops: int) -> None:
-        """Stops this rank as another was asked to; see `RankState.stops`."""
+        """Stops this rank like the rank that was asked to stop; see `RankState.stops`."""
         self._control.stop_requested = True
         if stops > 1:
             self.actors.leave_waiting()
 
     def _describe(self) -> tuple[str, str]:
-        """Returns what this rank does now, and after which update; see `Group.describe_by`."""
+        """Returns this rank's present work, and its last update; see `Group.describe_by`."""
         status = self._control.status()
         if status.phase is not Phase.TRAINING:
             doing = _PHASES[status.phase]
@@ -204,7 +204,7 @@ class RankedExperience(ExperienceSource):
         return doing, f"after {status.updates} updates"
 
     def _share(self, agreed: Round, learner_device: str, *, waited_s: float) -> Experience:
-        """Returns this rank's batch, or nothing, with the steps and the episodes of all ranks."""
+        """Returns this rank's batch, or an empty one, with the steps and the episodes of all ranks."""
         held, self._held = self._held, None
         self._is_own = held is not None
         if held is None:
@@ -218,7 +218,7 @@ class RankedExperience(ExperienceSource):
             )
         batch = held.batch
         if batch.weights is not None and batch.largest_weight:
-            # Each rank has scaled its weights by its own largest.
+            # Each rank has scaled its weights by its own largest weight.
             batch = dataclasses.replace(batch, weights=batch.weights * (batch.largest_weight / agreed.largest_weight))
         return dataclasses.replace(
             held,

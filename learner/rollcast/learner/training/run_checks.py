@@ -1,4 +1,4 @@
-"""Refuses combinations of settings that no run can have."""
+"""Refuses impossible combinations of settings."""
 
 from rollcast.actor.policies.heads import Q_HEADS
 from rollcast.learner.actors.base import DistributedActors
@@ -17,13 +17,14 @@ from rollcast.services.address import parse_listening_address, parse_web_address
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.limits.limits import MAX_POLICY_BYTES
 from rollcast.services.server.binding import check_bindable
+from rollcast.services.settings.new_files import check_new_file
 
 
 def check_settings(settings: LearnerSettings) -> None:
-    """Checks the settings, before anything is made.
+    """Checks the settings, before any part of the run is made.
 
     Raises:
-        ConfigurationError: Two of them exclude each other.
+        ConfigurationError: Two settings exclude each other.
     """
     if settings.deterministic:
         _check_deterministic(settings)
@@ -37,18 +38,20 @@ def check_settings(settings: LearnerSettings) -> None:
 
 
 def check_places(settings: LearnerSettings, *, is_first: bool = True) -> None:
-    """Checks that a run's addresses and its directory are free, before an environment is made and anything is told.
+    """Checks that a run's places are free, before an environment is made and before any output.
 
-    Other processes may still take them: then they are refused where they are taken.
+    Other processes may still take these places. The run then fails when it opens them.
 
     Args:
         settings: The settings.
         is_first: False: another rank makes the directory.
 
     Raises:
-        AddressInUseError: Another process has an address.
-        ConfigurationError: An address cannot be taken for another reason, or the directory is not a new one.
+        AddressInUseError: Another process uses an address.
+        ConfigurationError: An address cannot be bound for another reason, the directory already exists, or the summary
+            cannot be written.
     """
+    check_new_file(settings.summary_json, "--summary-json")
     if is_first and settings.resume is None and settings.run_dir is not None:
         RunDirectory(settings.run_dir).check_new()
     if not isinstance(settings, TrainSettings) or settings.actor_kind != "sequential":
@@ -60,28 +63,28 @@ def check_places(settings: LearnerSettings, *, is_first: bool = True) -> None:
 
 
 def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
-    """Checks that actors can play every batch with the policy of the update before, if the algorithm asks for it.
+    """Checks that actors can play every batch with the previous update's policy, if the algorithm requires it.
 
     Raises:
-        ConfigurationError: A setting excludes it.
+        ConfigurationError: A setting excludes this.
     """
     if not algorithm.on_policy:
         return
     name, spaces = f"--algorithm {settings.algorithm}{if_default(settings)}", algorithm.policy.spaces
     if len(spaces) > 1:
         raise ConfigurationError(
-            f"{name} in an environment with the substeps {sorted(spaces)}; expected one, of which a batch has all that "
-            "was played with a policy; choose --algorithm appo or impala, or let the agents share a policy"
+            f"{name} in an environment with the substeps {sorted(spaces)}; expected one, so that a batch has all "
+            "rollouts of a policy; choose --algorithm appo or impala, or let the agents share a policy"
         )
     if settings.updates_per_broadcast != 1:
         raise ConfigurationError(
             f"{name} with --updates-per-broadcast {settings.updates_per_broadcast}; expected 1: each batch is "
-            "collected with the policy of the update before; leave it out, or choose --algorithm appo or impala"
+            "collected with the policy of the previous update; leave it out, or choose --algorithm appo or impala"
         )
     if settings.max_policy_lag:
         raise ConfigurationError(
-            f"{name} with --max-policy-lag {settings.max_policy_lag}; expected none: it never learns from an older "
-            "policy; leave it out, or choose --algorithm appo or impala"
+            f"{name} with --max-policy-lag {settings.max_policy_lag}; expected none: this algorithm never learns from "
+            "an older policy; leave it out, or choose --algorithm appo or impala"
         )
     if settings.durable:
         raise ConfigurationError(
@@ -100,10 +103,10 @@ def check_on_policy(settings: LearnerSettings, algorithm: Algorithm) -> None:
 
 
 def check_evaluation(settings: LearnerSettings, algorithm: Algorithm) -> None:
-    """Checks that the policy has a distribution, if its evaluation is to draw actions, and opponents, if it is to have.
+    """Checks that evaluations can draw actions, and have opponents, if the settings ask for these.
 
     Raises:
-        ConfigurationError: It takes the action of the highest value, or there is no opponent.
+        ConfigurationError: The policy takes the action of the highest value, or there can be no opponents.
     """
     if settings.eval_opponents is not None:
         if sum(substep.n_agents for substep in algorithm.policy.spaces.values()) < 2:
@@ -116,7 +119,7 @@ def check_evaluation(settings: LearnerSettings, algorithm: Algorithm) -> None:
         if n_bytes * (settings.eval_opponents + 2) > MAX_POLICY_BYTES:
             raise ConfigurationError(
                 f"--eval-opponents {settings.eval_opponents} with a policy of {n_bytes:,} bytes; expected at most "
-                f"{max(MAX_POLICY_BYTES // n_bytes - 2, 0)}: they are sent together, in {MAX_POLICY_BYTES:,} bytes; "
+                f"{max(MAX_POLICY_BYTES // n_bytes - 2, 0)}: all are sent together, in {MAX_POLICY_BYTES:,} bytes; "
                 "choose fewer"
             )
         if settings.eval_actions == "both":
@@ -132,10 +135,10 @@ def check_evaluation(settings: LearnerSettings, algorithm: Algorithm) -> None:
 
 
 def check_batches(settings: LearnerSettings, algorithm: Algorithm) -> None:
-    """Checks that actors, or a replay buffer, can bring the batches that the algorithm learns from.
+    """Checks that actors or a replay buffer can provide the algorithm's batches.
 
     Raises:
-        ConfigurationError: A setting excludes it.
+        ConfigurationError: A setting excludes this.
     """
     spaces = algorithm.policy.spaces
     own = getattr(settings, settings.algorithm, None)
@@ -161,55 +164,55 @@ def _check_replay(settings: LearnerSettings, algorithm: Algorithm) -> None:
     if is_sequential and replay.samples_per_insert is None and replay.max_times_sampled is None:
         raise ConfigurationError(
             "--actor-kind sequential with a replay buffer and without --replay.samples-per-insert; expected a number: "
-            "it says after how many samples the actors, which act in the learner's thread, continue; set it, or "
+            "this number decides after how many samples the actors in the learner's thread continue; set it, or "
             "choose --actor-kind subprocess"
         )
 
 
 def check_batch_ahead(settings: LearnerSettings, algorithm: Algorithm) -> None:
-    """Checks that a batch can be assembled ahead, if the settings insist on it.
+    """Checks that batches can be assembled ahead, if the settings require it.
 
     Raises:
-        ConfigurationError: Nothing comes that could be, or not in the right order.
+        ConfigurationError: Rollouts cannot arrive ahead of time, or could become stale in a batch.
     """
     if settings.batch_ahead != "on":
         return
     is_sequential = _is_sequential(settings)
     has_several = len(algorithm.policy.spaces) > 1
     reasons = {
-        "--deterministic: actors play in step, and nothing comes before the next policy": settings.deterministic,
+        "--deterministic: actors play in step, and no rollout arrives before the next policy": settings.deterministic,
         "--actor-kind sequential: actors do not play while the learner learns": is_sequential,
-        f"--algorithm {settings.algorithm}{if_default(settings)}, which learns from the newest policy's "
-        "rollouts only: nothing comes before it": algorithm.on_policy,
+        f"--algorithm {settings.algorithm}{if_default(settings)}, which learns only from the newest policy's "
+        "rollouts: none arrives before it": algorithm.on_policy,
         f"--algorithm {settings.algorithm}, which draws its batches from a replay buffer": algorithm.learns_from_replay,
-        f"--max-policy-lag {settings.max_policy_lag} and several substeps: what becomes too old cannot be taken out of "
+        f"--max-policy-lag {settings.max_policy_lag} and several substeps: stale trajectories cannot be removed from "
         "several batches": has_several and settings.max_policy_lag is not None,
     }
     for reason, holds in reasons.items():
         if holds:
             raise ConfigurationError(
-                f"--batch-ahead on with {reason}; expected rollouts that come while the trainer learns; choose "
+                f"--batch-ahead on with {reason}; expected rollouts that arrive while the trainer learns; choose "
                 f"--batch-ahead auto, or off{'; or choose --algorithm appo or impala' if algorithm.on_policy else ''}"
             )
 
 
 def check_rank_settings(settings: ServingSettings, place: RankInfo) -> None:
-    """Checks that several ranks can train with these settings, before anything is made.
+    """Checks that several ranks can train with these settings, before any part of the run is made.
 
     Raises:
-        ConfigurationError: They cannot.
+        ConfigurationError: A setting excludes several ranks.
     """
     for option, is_given, expected, advice in (
         (
             "--deterministic",
             settings.deterministic,
-            "one of the two: ranks take what has come by their deadlines",
+            "one of the two: ranks take the rollouts that have arrived by their deadlines",
             "leave --deterministic out, or train with one rank",
         ),
         (
             "--cuda-graphs on",
             settings.cuda_graphs == "on",
-            "auto or off: no run has shown yet that a graph can hold operations of all ranks",
+            "auto or off: CUDA graphs are not tested with several ranks",
             "leave it out",
         ),
         (
@@ -233,12 +236,12 @@ def check_actors_resume(settings: LearnerSettings, actors: DistributedActors) ->
     """Checks that the actors of a resumed run can continue from its checkpoint.
 
     Raises:
-        ConfigurationError: The run is deterministic, and its actors cannot begin in step in the middle of it.
+        ConfigurationError: The run is deterministic, and its kind of actors cannot resume in step.
     """
     if settings.deterministic and not actors.resumes_in_step:
         raise ConfigurationError(
-            "--resume with --deterministic, and actors in other processes; expected --actor-kind sequential: the "
-            "others cannot begin in step in the middle of a run; begin another run"
+            "--resume with --deterministic, and actors in other processes; expected --actor-kind sequential: other "
+            "kinds cannot resume in step; begin another run"
         )
 
 
@@ -251,8 +254,8 @@ def _check_deterministic(settings: LearnerSettings) -> None:
     if plays_in_rounds(settings):
         if settings.replay.samples_per_insert is None:
             raise ConfigurationError(
-                "--deterministic with a replay buffer and without --replay.samples-per-insert; expected a number: it "
-                "says how many updates there are between two rounds of the actors; set it"
+                "--deterministic with a replay buffer and without --replay.samples-per-insert; expected a number, "
+                "because the updates between two rounds of the actors follow from it; set it"
             )
     elif settings.updates_per_broadcast != 1:
         raise ConfigurationError(
@@ -290,16 +293,16 @@ def _check_evaluation(settings: LearnerSettings) -> None:
 def _check_durable(settings: LearnerSettings) -> None:
     if _is_sequential(settings):
         raise ConfigurationError(
-            "--durable with --actor-kind sequential; expected subprocess: sequential actors die with the learner, and "
-            "it acknowledges no rollout to them; leave one of the two out"
+            "--durable with --actor-kind sequential; expected subprocess: sequential actors die with the learner, "
+            "which acknowledges no rollout to them; leave one of the two out"
         )
     if settings.deterministic:
         raise ConfigurationError(
-            "--durable with --deterministic; expected one of the two: actors in step cannot begin in the middle of a "
-            "run, so the acknowledged rollouts could not be used again; leave one out"
+            "--durable with --deterministic; expected one of the two: actors in step cannot resume a run, so the "
+            "acknowledged rollouts could not be used again; leave one out"
         )
 
 
 def _is_sequential(settings: LearnerSettings) -> bool:
-    """Returns whether actors play in the trainer's own thread, one after the other."""
+    """Returns whether actors play one after another in the trainer's thread."""
     return isinstance(settings, TrainSettings) and settings.actor_kind == "sequential"

@@ -1,4 +1,4 @@
-"""Opens the folder of a training run: creates a new one, or finds the checkpoint of a resumed one."""
+"""Opens the folder of a training run: creates a new one, or finds the checkpoint of a resumed run."""
 
 import os
 import time
@@ -13,9 +13,9 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.services.errors import ConfigurationError
 
-# Announced if a run without changed settings would have had the same bits as one that was never interrupted.
+# Announced if a run without changed settings would be bit-identical to an uninterrupted one.
 _OTHER_BITS = (
-    "from here on it has other bits than a run without the change, or one that had these settings from the start"
+    "from now on, the run is not bit-identical to one without the change, or to one with these settings from the start"
 )
 
 
@@ -32,7 +32,7 @@ def create_run(settings: LearnerSettings, stack: ExitStack) -> RunDirectory:
     """Creates the folder of a new run, and locks it until the stack is closed.
 
     Raises:
-        ConfigurationError: There is such a folder already, or it cannot be created.
+        ConfigurationError: The folder exists already, or cannot be created.
     """
     path = settings.run_dir or default_run_dir(settings)
     run = RunDirectory.create(path.parent, path.name)
@@ -43,12 +43,12 @@ def create_run(settings: LearnerSettings, stack: ExitStack) -> RunDirectory:
 def find_checkpoint(
     settings: LearnerSettings, stack: ExitStack, announce: Callable[[str], None]
 ) -> tuple[RunDirectory, tuple[Path, CheckpointInfo] | None]:
-    """Locks the folder of a run that is resumed until the stack is closed, and finds its newest checkpoint.
+    """Locks the folder of a resumed run until the stack is closed, and finds the run's newest checkpoint.
 
     Args:
-        settings: Those of the run.
+        settings: The settings of the run.
         stack: Holds the lock.
-        announce: Called with a line that says where the run continues.
+        announce: Called with a line about the point from which the run continues.
 
     Returns:
         The folder, and the checkpoint with its manifest; None if the run has no checkpoint yet.
@@ -64,7 +64,7 @@ def find_checkpoint(
 
 
 def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> str:
-    """Returns a line for the terminal that says where a run continues."""
+    """Returns a line for the terminal about the point from which a run continues."""
     if checkpoint is None:
         return f"resuming {run.path}: it has no checkpoint yet, and begins again"
     info = checkpoint[1]
@@ -77,16 +77,16 @@ def write_settings(
 ) -> None:
     """Writes the settings of a run.
 
-    Announces settings that changed when the run was resumed, and keeps their history.
+    Announces settings that changed at the resume, and keeps their history.
 
     Args:
         settings: The settings.
         run: The run's folder.
-        env_steps: The environment steps of the checkpoint from which the run continues; 0 if it begins.
+        env_steps: The environment steps of the resumed checkpoint; 0 for a new run.
         announce: Called with a line for the terminal.
 
     Raises:
-        OSError: They cannot be written; the folder of a new run is removed.
+        OSError: The settings cannot be written; the folder of a new run is removed.
     """
     values = settings.model_dump(mode="json", exclude={"resume"})
     if settings.resume is None:
@@ -116,11 +116,11 @@ def write_settings(
 
 
 def _moved_schedules(settings: LearnerSettings, totals: tuple[int, int], env_steps: int) -> str:
-    """Returns the values that another total gives to the scheduled settings, as `"ppo.learning_rate 4e-05 -> 0.0002"`.
+    """Returns the changes of scheduled settings under another total, such as `"ppo.learning_rate 4e-05 -> 0.0002"`.
 
     Args:
         settings: The settings from now on.
-        totals: The total of environment steps before, and from now on.
+        totals: The old and the new total of environment steps.
         env_steps: The environment steps of the checkpoint.
     """
     moved = []

@@ -1,4 +1,4 @@
-"""Writes the policies and checkpoints of a run: when they are due, at its end, and when an operator asks."""
+"""Writes the policies and checkpoints of a run: when they are due, at its end, and at an operator's request."""
 
 import contextlib
 import dataclasses
@@ -27,9 +27,9 @@ from rollcast.services.policies.policies import SavedPolicy
 
 logger = logging.getLogger(__name__)
 
-# A copy of the policy is kept after so many episodes; with 100 episodes in a mean, up to three copies are held.
+# The number of episodes between copies of the policy; with 100 episodes in a mean, up to three copies are held.
 _EPISODES_PER_COPY = 25
-# The best policy is written at most so often: early in training every episode is a record.
+# The shortest time between writes of the best policy: early in training, every episode is a record.
 _BEST_POLICY_INTERVAL_S = 2.0
 # The time that the trainer, or an operator, waits for the last checkpoint before it begins the next.
 _DUE_TIMEOUT_S = 60.0
@@ -38,20 +38,19 @@ WRITE_TIMEOUT_S = 600.0
 
 
 class BestPolicy:
-    """The policy with the highest mean return so far, of equal ones the last. Used by the trainer's thread.
+    """The policy with the highest mean return so far; of equal policies, the last one. Used by the trainer's thread.
 
-    The mean return is that of the last N episodes, and the policy kept changing while they were played. A record
-    belongs to the policy that was learnt when the middle one of these episodes came in: half of them ended before it,
-    half after it. The policy of the moment would be wrong: with long episodes it is dozens of updates younger than the
-    policies that earned the return.
+    The mean return covers the last N episodes, during which the policy kept changing. A record belongs to the policy at
+    the middle of these episodes: half of these episodes ended earlier, half later. The present policy would be wrong,
+    because with long episodes it is dozens of updates newer than the policies that earned the return.
 
     Args:
         progress: Has the number of episodes and their mean return.
-        snapshot: Returns a copy of the policy that is learnt.
+        snapshot: Returns a copy of the policy in training.
 
     Attributes:
-        written_return: The mean return of the best policy on the disk; -inf if there is none. Any thread may read it.
-        unwritten: The best policy, if it is better than the one on the disk; else None.
+        written_return: The mean return of the best policy on the disk; -inf: none. Any thread may read it.
+        unwritten: The best policy if it is better than the one on the disk; else None.
     """
 
     def __init__(self, progress: TrainingProgress, snapshot: Callable[[], SavedPolicy]) -> None:
@@ -66,12 +65,12 @@ class BestPolicy:
         """Continues from an earlier process, whose best policy is on the disk.
 
         Args:
-            best_return: Its highest mean return; -inf if there was none.
+            best_return: Its highest mean return; -inf: none.
         """
         self._best_return = self.written_return = best_return
 
     def observe(self) -> None:
-        """Copies the policy now and then, and notes a new record. Called after every update."""
+        """Copies the policy from time to time, and notes a new record. Called after every update."""
         n_episodes = self._progress.episodes
         if not self._copies or n_episodes >= self._copies[-1][0] + _EPISODES_PER_COPY:
             self._copies.append((n_episodes, self._snapshot()))
@@ -84,25 +83,25 @@ class BestPolicy:
             self.unwritten = dataclasses.replace(self._copies[0][1], mean_return=mean_return)
 
     def note_written(self) -> None:
-        """Notes that the best policy was written."""
+        """Records that the best policy was written."""
         self.unwritten, self.written_return = None, self._best_return
 
 
 class RunKeeper:
-    """The keeper of one run's policies and checkpoints. The trainer's thread calls all but `save_for_operator`.
+    """The keeper of one run's policies and checkpoints. The trainer's thread calls all methods but `save_for_operator`.
 
     Args:
         run: The run's folder.
-        algorithm: The algorithm that learns.
+        algorithm: The algorithm in training.
         experience: The source of its batches.
         progress: The progress of training.
-        schedule: Says when checkpoints are due.
-        evaluation: Chooses the best policy; None: the mean return of training does.
-        note: Notes the checkpoints that are written.
+        schedule: Decides when checkpoints are due.
+        evaluation: Chooses the best policy; None: the mean return of training decides.
+        note: Notes written checkpoints.
         ranks: The ranks that write each checkpoint together.
 
     Attributes:
-        is_unrecorded: True from the begin of a checkpoint until the trainer has written a record of the same moment.
+        is_unrecorded: True from the start of a checkpoint until the trainer has written a record of that moment.
     """
 
     def __init__(
@@ -140,7 +139,7 @@ class RunKeeper:
         """Restores a checkpoint of the run. Call it before training starts.
 
         Raises:
-            ConfigurationError: The checkpoint is of another algorithm, environment or network.
+            ConfigurationError: The checkpoint has another algorithm, environment or network.
         """
         restored = self._checkpoints.restore(checkpoint)
         self._best.resume(restored.best_return)
@@ -153,7 +152,7 @@ class RunKeeper:
         self._statistics = self._actors.get_epoch_stats_aggregator().state()
 
     def keep_due(self) -> bool:
-        """Writes the best policy and a checkpoint if they are due; logs an error if the disk is full.
+        """Writes the best policy and a checkpoint, if due; logs an error if the disk is full.
 
         Returns:
             True if a checkpoint was due.
@@ -176,10 +175,10 @@ class RunKeeper:
         return True
 
     def save_policies(self, timeout_s: float) -> None:
-        """Waits until the running checkpoint is written, then writes the last policy and the best.
+        """Waits until the running checkpoint is written, then writes the last and the best policy.
 
         Args:
-            timeout_s: The seconds to wait at most.
+            timeout_s: The longest wait, in seconds.
         """
         self._checkpoints.finish(timeout_s, self._actors.waiting)
         last = self._policy()
@@ -193,17 +192,17 @@ class RunKeeper:
 
         Args:
             has_ended: True if training has reached its end.
-            timeout_s: The seconds that it may take.
+            timeout_s: The longest time for the checkpoint, in seconds.
 
         Raises:
-            OSError: It cannot be written; the checkpoint before is kept.
-            NotReadyError: It is not written in time.
+            OSError: The checkpoint cannot be written; the previous one is kept.
+            NotReadyError: The checkpoint is not written in time.
         """
         self.note_statistics()
         self._checkpoints.wait(self._begin_or_refuse(has_ended=has_ended), timeout_s)
 
     def save_for_operator(self, between_updates: Callable[[], AbstractContextManager[None]]) -> tuple[Path, int]:
-        """Writes a checkpoint now. Any thread may call.
+        """Writes a checkpoint now. Thread-safe.
 
         Args:
             between_updates: Returns a context in which no update runs.
@@ -212,8 +211,8 @@ class RunKeeper:
             The checkpoint's folder, and its policy version.
 
         Raises:
-            OSError: It cannot be written; the checkpoint before is kept.
-            NotReadyError: It, or the checkpoint before, is not written in time.
+            OSError: The checkpoint cannot be written; the previous one is kept.
+            NotReadyError: This or the previous checkpoint is not written in time.
         """
         self._checkpoints.finish(_DUE_TIMEOUT_S)
         with between_updates(), self._moving:
@@ -224,8 +223,8 @@ class RunKeeper:
         """Begins a checkpoint on which all ranks have agreed. Only the trainer's thread may call it.
 
         Raises:
-            OSError: It cannot be begun.
-            NotReadyError: The one before is still being written.
+            OSError: The checkpoint cannot begin.
+            NotReadyError: The previous checkpoint is still being written.
         """
         self._checkpoints.finish(_DUE_TIMEOUT_S, self._actors.waiting)
         self.note_statistics()
@@ -238,20 +237,20 @@ class RunKeeper:
         return now >= self._next_checkpoint
 
     def _save_checkpoint(self) -> None:
-        """Begins the checkpoint that is due; leaves it out while the one before is still being written."""
+        """Begins a due checkpoint; skips it while the previous one is still being written."""
         if self._schedule.checkpoint_interval_updates is not None:
             self._checkpoints.finish(_DUE_TIMEOUT_S, self._actors.waiting)
         self.note_statistics()
         if self._begin() is None:
             what, seconds = self._checkpoints.describe()
-            self._left_out.note(f"{what}; the one that is due is left out", seconds)
+            self._left_out.note(f"{what}; skipping the one that is due", seconds)
 
     def _begin_or_refuse(self, *, has_ended: bool = False) -> "Future[Path]":
         written = self._begin(has_ended=has_ended)
         if written is None:
             what, seconds = self._checkpoints.describe()
             raise NotReadyError(
-                f"no checkpoint can begin: waited {seconds:.0f} s for {what}; expected that to be written by now; "
+                f"no checkpoint can begin: waited {seconds:.0f} s for {what}; expected its end by now; "
                 "check whether the disk hangs, and try again"
             )
         return written
@@ -288,7 +287,7 @@ class RunKeeper:
 
 @contextlib.contextmanager
 def _training_goes_on(what: str) -> Iterator[None]:
-    """Logs an error if a file cannot be written, because the disk is full; it is written when it is due again."""
+    """Logs an error if a file cannot be written because the disk is full. The next due time tries again."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Makes the parts of a training run from its settings: arithmetic, algorithm, replay buffers, experience, schedule."""
+"""Makes the parts of a training run from its settings: arithmetic, algorithm, buffers, experience, schedule."""
 
 import math
 from collections.abc import Callable
@@ -44,10 +44,10 @@ from rollcast.services.joining.evaluation import EvaluationActions, EvaluationPl
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces, describe_space
 
-# The discount in a replay buffer for an own algorithm without a `discount` among its arguments.
+# The discount of a replay buffer for a custom algorithm without a `discount` argument.
 _DISCOUNT = 0.99
 
-# B at least, where the settings do not say: IMPALA's also for an own algorithm.
+# The smallest default of B; IMPALA's also applies to custom algorithms.
 _LEAST_TRAJECTORIES: Final = {"impala": 8, "ppo": 16, "appo": 16}
 
 
@@ -63,10 +63,10 @@ ALGORITHMS: dict[str, type[Impala] | type[Ppo] | type[Appo] | type[Sac] | type[D
 
 
 def make_arithmetic(settings: LearnerSettings, device: torch.device) -> UpdateArithmetic:
-    """Chooses the arithmetic of updates, and sets it for this process where torch knows no smaller scope.
+    """Chooses the arithmetic of updates. Sets it process-wide where torch has no smaller scope.
 
     Raises:
-        ConfigurationError: The device does not have the precision.
+        ConfigurationError: The device does not support the precision.
     """
     arithmetic = choose_arithmetic(
         settings.precision, settings.channels_last, device, deterministic=settings.deterministic
@@ -77,7 +77,7 @@ def make_arithmetic(settings: LearnerSettings, device: torch.device) -> UpdateAr
 
 
 def capture_updates(settings: LearnerSettings, algorithm: Algorithm, device: torch.device, n_ranks: int = 1) -> None:
-    """Has updates replayed as CUDA graphs, if the settings ask for it. Call it before the first update.
+    """Makes updates replay as CUDA graphs, if the settings ask for CUDA graphs. Call it before the first update.
 
     Raises:
         ConfigurationError: The device or the algorithm does not support the settings.
@@ -88,9 +88,9 @@ def capture_updates(settings: LearnerSettings, algorithm: Algorithm, device: tor
     if device.type != "cuda":
         why_not = f"the device is {device}, which has no graphs"
     elif settings.deterministic:
-        why_not = "no run has shown yet that they give the bits that --deterministic promises"
+        why_not = "graphs are not tested to be bit-identical, as --deterministic promises"
     elif n_ranks > 1:
-        why_not = "no run has shown yet that a graph can hold operations of all ranks"
+        why_not = "graphs are not tested with several ranks"
     if why_not is None:
         algorithm.capture_updates(lambda generators: GraphedWork(lambda: CudaGraph(device, generators)))
     elif settings.cuda_graphs == "on":
@@ -101,18 +101,18 @@ def capture_updates(settings: LearnerSettings, algorithm: Algorithm, device: tor
 
 
 def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device: torch.device) -> Algorithm:
-    """Makes the algorithm that the settings name; one per substep, if there are several.
+    """Makes the algorithm of the settings; one for each substep, if there are several.
 
     Raises:
-        ConfigurationError: The algorithm cannot learn on these spaces.
+        ConfigurationError: The algorithm does not support these spaces.
     """
     spec = _policy_spec(settings)
     _check_normalization(settings, spaces)
     name, kwargs = settings.algorithm, settings.algorithm_kwargs
     if kwargs and not is_own(name):
         raise ConfigurationError(
-            f"--algorithm-kwargs: {kwargs} with --algorithm {name}{if_default(settings)}; expected none, for it has "
-            f"options of its own: see --{name}.* in rollcast train --algorithm {name} --help"
+            f"--algorithm-kwargs: {kwargs} with --algorithm {name}{if_default(settings)}; expected none, because this "
+            f"algorithm has its own options: see --{name}.* in rollcast train --algorithm {name} --help"
         )
 
     def make(spaces: EnvironmentSpaces, *, seed: int) -> Algorithm:
@@ -128,21 +128,21 @@ def make_algorithm(settings: LearnerSettings, spaces: EnvironmentSpaces, device:
     several = len(spaces) > 1
     if several:
         algorithm: Algorithm = IndependentLearners(spaces, make_rounding, seed=settings.seed)
-        # The first policy is published from the policy of all.
+        # The first policy is published from the joint policy.
         algorithm.policy.rounds_weights = settings.policy_rounding == "bfloat16"
     else:
         algorithm = make_rounding(spaces, seed=settings.seed)
     if algorithm.learns_from_replay is not learns_from_replay(settings):
         raise ConfigurationError(
             f"--algorithm {name!r} makes an algorithm whose learns_from_replay is {algorithm.learns_from_replay}; "
-            "expected its factory to say the same, before it is called; name the class itself, or set "
+            "expected the same attribute on its factory; name the class itself, or set "
             "learns_from_replay on the function"
         )
     return algorithm
 
 
 def _policy_spec(settings: LearnerSettings) -> PolicySpec:
-    """Returns the architecture that the settings name; the algorithm chooses its head."""
+    """Returns the architecture of the settings; the algorithm chooses its head."""
     return PolicySpec(
         network=settings.network,
         hidden_sizes=settings.hidden_sizes,
@@ -161,15 +161,15 @@ def _check_normalization(settings: LearnerSettings, spaces: EnvironmentSpaces) -
         found = ", ".join(describe_space(space) for space in observations)
         raise ConfigurationError(
             f"--normalize-observations, and observations are {found}; expected a Box of floats among their leaves: "
-            "images, Discrete ones and other integers are not normalised; leave it out"
+            "images, Discrete observations and other integers are not normalised; leave it out"
         )
 
 
 def learns_from_replay(settings: LearnerSettings) -> bool:
-    """Returns whether the algorithm that the settings name learns from a replay buffer.
+    """Returns whether the algorithm of the settings learns from a replay buffer.
 
     Raises:
-        ConfigurationError: It is an own algorithm, and there is no such factory.
+        ConfigurationError: The factory of a custom algorithm does not exist.
     """
     if is_own(settings.algorithm):
         return wants_replay(load_entry_point(settings.algorithm))
@@ -179,17 +179,17 @@ def learns_from_replay(settings: LearnerSettings) -> bool:
 def make_replay_buffers(
     settings: LearnerSettings, spaces: EnvironmentSpaces, *, device: torch.device, announce: Callable[[str], None]
 ) -> SubstepBuffers:
-    """Allocates the replay buffers that the settings ask for, one per substep.
+    """Allocates the replay buffers of the settings, one for each substep.
 
     Args:
         settings: The settings of the run.
         spaces: The environment's spaces.
         device: The learner's device.
-        announce: Called with the size of the buffers before they are allocated, and with the number of updates to a
-            step if there are several.
+        announce: Called with the size of the buffers before they are allocated. Also called with the number of updates
+            per step if there are several.
 
     Raises:
-        ConfigurationError: The settings exclude each other, or the machine or the device has too little memory.
+        ConfigurationError: Settings exclude each other, or the machine or the device has too little memory.
     """
     if settings.replay.burn_in and settings.recurrence == "none":
         raise ConfigurationError(
@@ -234,12 +234,12 @@ def load_initial_data(
     *,
     announce: Callable[[str], None],
 ) -> None:
-    """Fills the buffers from the file of demonstrations that the settings name, if they name one.
+    """Fills the buffers from the file of demonstrations in the settings, if any.
 
     Raises:
-        ConfigurationError: There is no buffer to fill, or the file cannot be opened or has no rollouts.
+        ConfigurationError: The algorithm has no buffer, or the file cannot be opened or has no rollouts.
         RecordingError: The file is damaged.
-        SpacesMismatchError: It was recorded with other spaces.
+        SpacesMismatchError: The file was recorded with other spaces.
     """
     path = settings.initial_data
     if path is None:
@@ -256,7 +256,7 @@ def load_initial_data(
 def make_experience(
     settings: LearnerSettings, actors: DistributedActors, algorithm: Algorithm, buffers: SubstepBuffers | None
 ) -> ExperienceSource:
-    """Makes the source of batches: fresh rollouts, or samples of the replay buffers if there are some."""
+    """Makes the source of batches: fresh rollouts, or samples of the replay buffers, if any."""
     if buffers is None:
         return FreshExperience(actors)
     policy, replay = algorithm.policy, settings.replay
@@ -281,18 +281,18 @@ def serving_options(
     run: RunDirectory,
     ranks: Ranks = ONE_RANK,
 ) -> ServingOptions:
-    """Returns the options with which the actors of a run are served.
+    """Returns the serving options for the actors of a run.
 
     Args:
         settings: The settings of the run.
         control: Answers the control API, and makes checkpoints when the log is large.
         algorithm: The algorithm whose policy the actors play.
-        buffers: The replay buffers, which are served, too; None if there are none.
-        run: The run's folder, which has the write-ahead log.
+        buffers: The replay buffers to serve, too; None: no buffers.
+        run: The run's folder, with the write-ahead log.
         ranks: The ranks of the run.
 
     Raises:
-        ConfigurationError: The files of certificates and tokens cannot be used.
+        ConfigurationError: A file of certificates or tokens is invalid.
     """
     replay = durable = evaluations = None
     if evaluation_schedule(settings) is not None:
@@ -340,7 +340,7 @@ def make_schedule(settings: LearnerSettings, stop_return: float | None) -> Train
 
     Args:
         settings: The settings of the run.
-        stop_return: The mean return at which it ends; None for no such end.
+        stop_return: The mean return at which the run ends; None: no such end.
     """
     return TrainingSchedule(
         total_steps=settings.total_steps,
@@ -356,7 +356,7 @@ def make_schedule(settings: LearnerSettings, stop_return: float | None) -> Train
 
 
 def evaluation_schedule(settings: LearnerSettings) -> EvaluationSchedule | None:
-    """Returns when the policies of a run are evaluated; None if they are not."""
+    """Returns the schedule of a run's evaluations; None without evaluations."""
     if settings.eval_interval_s is None and settings.eval_interval_steps is None:
         return None
     stop_on = settings.stop_on or ("eval" if evaluation_may_decide(settings) else "train")
@@ -370,10 +370,10 @@ def evaluation_schedule(settings: LearnerSettings) -> EvaluationSchedule | None:
 
 
 def evaluation_may_decide(settings: LearnerSettings) -> bool:
-    """Returns whether an evaluation may end training: in a deterministic run, the clock must not.
+    """Returns whether an evaluation may end training: in a deterministic run, the clock must not decide this.
 
-    An evaluator in another process reports when it has played, which is after another update in each run. Sequential
-    actors evaluate in the trainer's thread.
+    An evaluator in another process reports at the end of its play, which falls after another update in each run.
+    Sequential actors evaluate in the trainer's thread.
     """
     is_sequential = isinstance(settings, TrainSettings) and settings.actor_kind == "sequential"
     return not settings.deterministic or (is_sequential and settings.eval_interval_s is None)
@@ -385,12 +385,12 @@ def plays_in_rounds(settings: LearnerSettings) -> bool:
 
 
 def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
-    """Returns B: what the settings say, or one rollout of each environment of the run's actors.
+    """Returns B: the value in the settings, or one rollout of each environment of the run's actors.
 
-    Where these are few, it is as many of an actor's as make updates that are worth it.
+    If the actors are few, each contributes several rollouts, so that updates are worthwhile.
 
     Raises:
-        ConfigurationError: The algorithm is an own one, and there is no such factory.
+        ConfigurationError: The factory of a custom algorithm does not exist.
     """
     if settings.batch_size is not None:
         return settings.batch_size
@@ -400,35 +400,34 @@ def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
     if isinstance(settings, TrainSettings):
         n_actors = settings.n_actors
     else:
-        # A deterministic learner waits for all of them. Else their number is unknown.
+        # A deterministic learner waits for all actors. Otherwise their number is unknown.
         n_actors = settings.max_actors if settings.deterministic else 2
     of_actor = settings.envs_per_actor * max(substep.n_agents for substep in spaces.values())
-    # Actors that play in step bring a rollout each for every batch.
+    # Actors in step contribute one rollout each to every batch.
     return of_actor * (n_actors if settings.deterministic else max(n_actors, math.ceil(least / of_actor)))
 
 
 def batch_line(settings: LearnerSettings, spaces: EnvironmentSpaces) -> str:
-    """Returns a line on how large batches are where the settings do not say, and on what other actors than these do.
+    """Returns a line about the default batch size, and about its effect with another number of actors.
 
     Raises:
-        ConfigurationError: As of `batch_size`.
+        ConfigurationError: As in `batch_size`.
     """
     line = f"batches have {batch_size(settings, spaces)} rollouts of an environment each (--batch-size)"
     kind = ALGORITHMS.get(settings.algorithm)
     if kind is None or not kind.on_policy or isinstance(settings, TrainSettings) or settings.deterministic:
         return line
     return (
-        f"{line}, those of two actors: with more, some wait for the next batch; set --batch-size to what all collect "
-        f"in a round, or choose --algorithm appo or impala, whose actors continue while those of {settings.algorithm} "
-        "wait"
+        f"{line}, from two actors: with more actors, some wait for the next batch; set --batch-size to the rollouts "
+        "of all actors, or choose --algorithm appo or impala, whose actors do not wait"
     )
 
 
 def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_actors: int) -> int:
-    """Returns how many trajectories are collected from the actors at once.
+    """Returns the number of trajectories to collect from the actors at a time.
 
-    Without a replay buffer they are a batch. With one they are a round in deterministic mode, and 1 otherwise: whatever
-    comes first goes into the buffer.
+    Without a replay buffer, the trajectories form a batch. With a replay buffer, they form a round in deterministic
+    mode. Otherwise the number is 1, because every rollout goes into the buffer on arrival.
 
     Args:
         settings: The settings of the run.
@@ -444,7 +443,7 @@ def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_ac
 
 
 def _discount(settings: LearnerSettings) -> float:
-    """Returns the discount for rewards that the buffer folds into one n-step transition."""
+    """Returns the discount for the buffer's n-step transitions."""
     if is_own(settings.algorithm):
         return float(settings.algorithm_kwargs.get("discount", _DISCOUNT))
     return float(_algorithm_settings(settings).discount)

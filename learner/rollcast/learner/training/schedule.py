@@ -1,18 +1,20 @@
-"""Holds the times at which training broadcasts, logs, saves and stops."""
+"""Defines when training broadcasts, logs, saves and stops."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSchedule:
-    """The schedule of the evaluations, and what follows from them.
+    """The schedule of evaluations, and their consequences.
 
     Attributes:
-        interval_s: Seconds between two evaluations; None: `interval_steps` counts.
-        interval_steps: Environment steps between two evaluations; None: `interval_s` counts.
-        patience: Evaluations in a row without a better mean return after which training ends; None: it continues.
-        n_opponents: Earlier policies, besides the first, against which policies play; None: they play by themselves.
-        decides: True if training ends when the newest evaluation reaches the return that ends it.
+        interval_s: Seconds between two evaluations; None: `interval_steps` applies.
+        interval_steps: Environment steps between two evaluations; None: `interval_s` applies.
+        patience: The number of consecutive evaluations without a better mean return after which training ends; None: no
+            such end.
+        n_opponents: The number of earlier policies that are opponents, besides the first policy; None: policies play
+            without opponents.
+        decides: True if training ends when the newest evaluation reaches the stop return.
     """
 
     interval_s: float | None
@@ -27,15 +29,15 @@ class TrainingSchedule:
     """The schedule of a run.
 
     Attributes:
-        total_steps: The environment steps, those of every agent, after which training ends.
-        stop_return: The mean return at which training ends; None for no such end.
+        total_steps: The environment steps, over all agents, after which training ends.
+        stop_return: The mean return at which training ends; None: no such end.
         updates_per_broadcast: The updates between two published policies; None if the experience source publishes.
         log_interval_s: The seconds between two records of metrics.
         checkpoint_interval_s: The seconds between two checkpoints.
-        checkpoint_interval_updates: The updates between two checkpoints, in place of seconds; None counts seconds.
-        keep_checkpoints: The number of last checkpoints that are kept, besides the best.
+        checkpoint_interval_updates: The updates between two checkpoints, in place of seconds; None: seconds apply.
+        keep_checkpoints: The number of recent checkpoints to keep, besides the best.
         stop_timeout_s: The seconds that a stopped run may take to save.
-        evaluation: When policies are evaluated; None for no evaluation.
+        evaluation: The schedule of evaluations; None: no evaluation.
     """
 
     total_steps: int

@@ -1,4 +1,4 @@
-"""Logs a trainer that stalls, with the stacks of all threads, from its own thread."""
+"""Logs a stalled trainer, with the stacks of all threads, from a separate thread."""
 
 import logging
 import sys
@@ -14,22 +14,22 @@ from rollcast.services.process.periodic import PeriodicThread
 
 logger = logging.getLogger(__name__)
 
-# After how many seconds it logs a stall, and after how many it logs the stacks.
+# The seconds after which it logs a stall, and the seconds after which it logs the stacks.
 NOTICE_S = 10.0
 STACKS_S = 60.0
 _LOOK_S = 1.0
 
 
 class StallWatchdog:
-    """A watchdog that logs a stalled trainer: after 10 s that it stalls, after 60 s the stacks of all threads.
+    """A watchdog for a stalled trainer: logs the stall after 10 s, and the stacks of all threads after 60 s.
 
-    A wait that names its reason in `WaitMonitor` is logged elsewhere; after 60 s its stacks are logged here, too,
-    unless it is meant to last. The thread that enters it is the trainer's, whose stack comes last: events keep the end
-    of a long text.
+    A wait with a reason in `WaitMonitor` is logged by that monitor. After 60 s of such a wait, the watchdog logs the
+    stacks, too, unless the wait may last. The trainer's thread enters the watchdog. That thread's stack comes last,
+    because events keep the end of a long text.
 
     Args:
         progress: Returns a number that grows while training continues; called from the watchdog's thread.
-        waiting: Returns what the trainer waits for, and for how many seconds; empty if it names no reason.
+        waiting: Returns the reason for the trainer's wait, empty if unknown, and its seconds.
         meant_to_last: Returns True if the present wait may last forever: training is paused, or has ended.
         notice_s: The seconds after which it logs a stall.
         stacks_s: The seconds after which it logs the stacks.
@@ -94,7 +94,7 @@ class StallWatchdog:
 
 
 def all_stacks(*, last: int) -> str:
-    """Returns the stacks of all threads of this process, by name, that of one thread after the others."""
+    """Returns the stacks of all threads of this process, by name; the stack of thread `last` comes last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sorted(sys._current_frames().items(), key=lambda item: item[0] == last)
     return "\n".join(

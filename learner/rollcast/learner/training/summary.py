@@ -1,4 +1,4 @@
-"""Sums a training run up."""
+"""Summarises a training run."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from rollcast.services.wire.same_fields import same_fields
 
 
 class EndReason(IntEnum):
-    """The reason for which training ended."""
+    """The reason for the end of training."""
 
     SOLVED = 1
     STEPS = 2
@@ -20,7 +20,7 @@ class EndReason(IntEnum):
 
     @property
     def is_final(self) -> bool:
-        """True if the run has reached its end: resumed, it would end at once."""
+        """True if the run has reached its end: after a resume, the run would end at once."""
         return self in (EndReason.SOLVED, EndReason.STEPS, EndReason.PATIENCE)
 
     @property
@@ -40,7 +40,7 @@ _WORDS: Final = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSummary:
-    """The outcome of a training run, as `--summary-json` writes it; policy lags are those of the whole run."""
+    """The outcome of a training run, for `--summary-json`; policy lags cover the whole run."""
 
     env_steps: int
     seconds: float

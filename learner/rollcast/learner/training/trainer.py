@@ -14,6 +14,7 @@ from rollcast.actor.policies.network_arithmetic import DEFAULT_ARITHMETIC, Netwo
 from rollcast.actor.statistics.events import EpisodeEvents, define_episode_stats, define_epoch_stats
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.defaults import short_name
+from rollcast.learner.batch import Batch
 from rollcast.learner.experience.experience import ExperienceSource
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
@@ -37,14 +38,15 @@ from rollcast.services.errors import (
     TrainingEndedError,
 )
 from rollcast.services.history.history import EventSeverity, LearnerActivity
+from rollcast.services.spaces.spaces import EnvironmentSpaces, numeric_leaves
 from rollcast.services.status.status import Phase
 
 logger = logging.getLogger(__name__)
 
-# The time that the evaluations under way may take when training has run out of steps, and between two looks at them.
+# The time limit of running evaluations when training has run out of steps, and the interval between checks of them.
 _LAST_EVALUATIONS_S: Final = 60.0
 _LOOK_S: Final = 0.05
-# The last place at which ranks wait for each other: rank 0 may serve what connects them.
+# The last meeting point of the ranks, because rank 0 may serve their connection.
 _END: Final = "the end of all ranks"
 
 
@@ -57,11 +59,11 @@ class TrainingEvents:
     @define_episode_stats("sum", input_name="seconds", output_name="seconds")
     @define_episode_stats("sum", input_name="waited_s", output_name="waited_s")
     def learner_update(self, seconds: float, waited_s: float) -> None:
-        """An update was made.
+        """Reports an update.
 
         Args:
-            seconds: The time that the update took.
-            waited_s: The seconds spent waiting for its batch.
+            seconds: The duration of the update.
+            waited_s: The seconds of waiting for its batch.
         """
 
 
@@ -70,12 +72,12 @@ class Trainer:
 
     Args:
         experience: The source of batches; `run` starts and stops its actors.
-        algorithm: The algorithm that learns.
-        control: Pauses and stops the loop, and reports on it.
-        schedule: Says when to broadcast, log, save and stop.
+        algorithm: The algorithm in training.
+        control: Pauses and stops the loop, and reports its status.
+        schedule: Decides when to broadcast, log, save and stop.
         device: The device for batches.
         arithmetic: The arithmetic of networks in updates.
-        run: Keeps policies and checkpoints; None keeps none.
+        run: The folder for policies and checkpoints; None: no folder.
         writers: Write the metrics; the caller closes them.
         ranks: The ranks of the run.
     """
@@ -120,6 +122,8 @@ class Trainer:
         self._events = self._actors.get_epoch_stats_aggregator().events(TrainingEvents)
         self._next_log = 0.0
         self._update_metrics = UpdateMetrics()
+        # Values of the first batch until a record has them; None before that batch.
+        self._of_first_batch: dict[str, float] | None = None
         # True if an update was made since the last record.
         self._is_unwritten = False
         save: SaveCheckpoint | None = self._keeper.save_for_operator if isinstance(self._keeper, RunKeeper) else None
@@ -147,7 +151,7 @@ class Trainer:
         """Continues from a checkpoint of the run. Call it before `run`.
 
         Raises:
-            ConfigurationError: The checkpoint is of another algorithm, environment or network.
+            ConfigurationError: The checkpoint has another algorithm, environment or network.
         """
         assert self._keeper is not None, "a run without a directory has no checkpoints"
         self._keeper.resume(checkpoint)
@@ -156,23 +160,23 @@ class Trainer:
         """Trains until the run is solved, out of steps, or stopped; saves the policy and stops the actors.
 
         Args:
-            serve: Called once training has ended and everything is saved, before the actors are stopped. The actors
-                know of the end then, and clients are served the last policy until it returns. None serves none.
+            serve: Called at the end of training, after everything is saved, and before the actors stop. The actors know
+                of the end by then, and clients get the last policy until it returns. None: no serving.
 
         Raises:
-            CollectTimeoutError: No rollouts came.
+            CollectTimeoutError: No rollouts arrived.
             ActorFailedError: The actors cannot continue.
             RollcastError: Training diverged.
         """
         control = self._control
         self.is_done()
-        # Rank 0 says whether the run had ended before it was resumed.
+        # Rank 0 decides whether the run had ended before the resume.
         end = "" if self._end is None else self._end.name
         end = self._ranks.broadcast_text("done", end, what="rank 0 to resume the run")
         self._end = EndReason[end] if end else None
         was_done = self._end is not None
         if was_done and (serve is None or not self._has_ended):
-            # No actor need be started.
+            # No actors need to start.
             self._ranks.meet(_END)
             control.enter(Phase.FINISHED)
             return self._summary()
@@ -194,11 +198,11 @@ class Trainer:
         except CollectInterruptedError:
             logger.info("training was stopped")
         except RankLostError:
-            # The other ranks are ending, too: nothing can be agreed on any more, and the checkpoint before counts.
+            # The other ranks are ending, too: no agreement is possible any more, and the previous checkpoint counts.
             is_saved = True
             raise
         except (ActorFailedError, CollectTimeoutError):
-            # The weights are as good as before the failure: a resumed run continues from here.
+            # The weights are those from before the failure: a resumed run continues from them.
             self._save_for_resume()
             is_saved = True
             raise
@@ -214,7 +218,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _waiting_actors(self) -> Iterator[None]:
-        """Lets the actors wait for the next learner if a rank was lost."""
+        """Makes the actors wait for the next learner if a rank was lost."""
         try:
             yield
         except RankLostError:
@@ -222,9 +226,9 @@ class Trainer:
             raise
 
     def statistics(self) -> Mapping[str, float]:
-        """Returns the statistics of the environments' own events in the last record, by `"event/name[group]"`.
+        """Returns the statistics of the environments' events in the last record, by `"event/name[group]"`.
 
-        Any thread may call.
+        Thread-safe.
         """
         return self._statistics
 
@@ -236,7 +240,7 @@ class Trainer:
     def _reason_to_end(self) -> EndReason | None:
         evaluation, target = self._evaluation, self._schedule.stop_return
         if not self._ranks.is_first:
-            # Rank 0 decides by its episodes.
+            # Rank 0 decides by its own episodes.
             target = None
         mean_return = self._progress.recent_mean_return()
         if evaluation is not None and evaluation.schedule.decides:
@@ -255,7 +259,7 @@ class Trainer:
         return self._end is not None and self._end.is_final
 
     def _train_to_the_end(self) -> None:
-        """Trains, and notes why it ends while clients are still served."""
+        """Trains, and notes the reason for the end while clients are still served."""
         try:
             try:
                 self._train()
@@ -272,7 +276,7 @@ class Trainer:
             self._run_history.note(EventSeverity.ERROR, f"training has failed: {error}", detail=traceback.format_exc())
             raise
         finally:
-            # While clients are still served: it is the last that they see.
+            # While clients are still served, because it is the last event that they see.
             self._control.enter(Phase.STOPPING)
 
     def _train(self) -> None:
@@ -293,6 +297,8 @@ class Trainer:
                 # An operator's checkpoint, or one of all ranks: before this update.
                 self._record_checkpoint()
                 activity.enter(LearnerActivity.UPDATING)
+                if self._of_first_batch is None:
+                    self._of_first_batch = _observation_size(experience.batch, algorithm.policy.spaces)
                 with networks_compute(self._arithmetic):
                     metrics = algorithm.update(experience.batch, progress=fraction)
                 source.learnt(experience.batch, algorithm.priorities)
@@ -310,18 +316,18 @@ class Trainer:
             self._keep()
 
     def _goes_on(self) -> bool:
-        """Returns whether to train on: several ranks do until all have agreed to end, in `next`."""
+        """Returns whether to continue training. Several ranks continue until all agree on the end, in `next`."""
         is_done = self.is_done()
         return self._ranks.goes_on(is_done=is_done, end=int(self._end or 0) if self._has_ended else 0)
 
     def _await_evaluations(self) -> None:
-        """Waits for the evaluations that are under way when training has run out of steps."""
+        """Waits for running evaluations when training has run out of steps."""
         self._run_history.activity.enter(LearnerActivity.WAITING)
         evaluation = self._evaluation
         if evaluation is None or self._end is not EndReason.STEPS:
             return
         deadline = time.monotonic() + _LAST_EVALUATIONS_S
-        with self._actors.waiting.waiting_for("the evaluations that are under way"):
+        with self._actors.waiting.waiting_for("the running evaluations"):
             while self._actors.evaluators.n_pending and time.monotonic() < deadline:
                 if self._control.stop_requested:
                     break
@@ -345,7 +351,7 @@ class Trainer:
             self._publish()
 
     def _keep(self) -> None:
-        """Writes what is due: metrics, the best policy, a checkpoint."""
+        """Writes due files: metrics, the best policy, a checkpoint."""
         now = time.monotonic()
         if self._evaluation is not None:
             self._evaluation.offer_due()
@@ -357,29 +363,29 @@ class Trainer:
         was_due = self._keeper is not None and self._keeper.keep_due()
         self._record_checkpoint()
         if was_due and self._schedule.checkpoint_interval_updates is not None:
-            # Only then: checkpoints by time come at another update in each run.
+            # Only then, because checkpoints by time follow different updates in each run.
             self._actors.progress = self._fraction()
             self._experience.renew()
 
     def _record_checkpoint(self) -> None:
-        """Writes a record of the moment of a checkpoint that has begun, so that a resumed run continues its curves."""
+        """Writes a record of the moment at which a checkpoint began, so that a resumed run continues its curves."""
         if self._keeper is not None and self._keeper.is_unrecorded:
             self._keeper.is_unrecorded = False
             self._write_last_metrics()
 
     def _take_evaluations(self, evaluation: TrainingEvaluation) -> None:
-        """Writes the evaluations that have come; each is a record of its own, at the steps of its policy."""
+        """Writes new evaluation results, each as a separate record at the steps of its policy."""
         for env_steps, values in evaluation.take():
             write_all(self._writers, env_steps, values)
             self._run_history.recorded(env_steps, values)
 
     def _save(self) -> None:
-        """Writes everything that a run leaves behind."""
+        """Writes all final files of a run."""
         self._save_policies()
         self._save_last_checkpoint()
 
     def _note_end(self) -> None:
-        """Notes why training ends, for those who watch it."""
+        """Notes the reason for the end of training, for clients that watch the run."""
         assert self._end is not None, "training ends for a reason"
         now = self._progress.snapshot()
         self._run_history.note(
@@ -400,18 +406,18 @@ class Trainer:
         self._ranks.meet(_END)
 
     def _save_for_resume(self) -> None:
-        """Saves everything; logs an error if that fails, because training has failed for another reason."""
+        """Saves all state; only logs an error if that fails, because training has already failed for another reason."""
         try:
             self._save()
         except (OSError, RollcastError) as error:
             logger.error("the end of training is not saved: %s; the previous checkpoint is kept", error)  # noqa: TRY400  # the message says it all
 
     def _save_timeout_s(self) -> float:
-        """Returns how long saving may take; less for a run that was stopped, whose operator waits."""
+        """Returns the time limit for saving; it is shorter for a stopped run, whose operator waits."""
         return 2 * WRITE_TIMEOUT_S if self._has_ended else self._schedule.stop_timeout_s
 
     def _write_last_metrics(self) -> None:
-        """Writes a record of what has come since the last one, if there was an update."""
+        """Writes a record of the values since the last one, if there was an update."""
         if not self._is_unwritten:
             return
         self._is_unwritten = False
@@ -438,16 +444,19 @@ class Trainer:
             values[metric_names.REPLAYED_FRACTION.tag] = n_replayed / n_captured
         aggregator = self._actors.get_epoch_stats_aggregator()
         statistics = aggregator.epoch_stats()
-        # An epoch without the end of an episode keeps the statistics of the epoch before.
+        # An epoch without a finished episode keeps the previous epoch's statistics.
         if "episode_count/epoch" in statistics:
             self._statistics = aggregator.epoch_stats(without=(EpisodeEvents, TrainingEvents))
         algorithm = short_name(self._control.algorithm)
         losses = {
             metric_names.algorithm_tag(algorithm, name): value for name, value in self._update_metrics.take().items()
         }
+        if self._of_first_batch:
+            values |= self._of_first_batch
+            self._of_first_batch = {}
         record = statistics | values | self._actors.metrics() | self._experience.metrics() | losses
         write_all(self._writers, now.env_steps, record, {metric_names.POLICY_LAG.tag: delays.trajectories_by_lag})
-        # The algorithm's own first: viewers show metrics in this order.
+        # The algorithm's metrics first: viewers show metrics in this order.
         self._run_history.recorded(now.env_steps, losses | record)
         # A record ends an epoch: the next record has the episodes after it.
         aggregator.reset_epoch()
@@ -468,3 +477,13 @@ class Trainer:
             eval_mean_return=None if evaluated is None else evaluated.mean_return,
             best_eval_mean_return=None if evaluated is None else evaluated.best_mean_return,
         )
+
+
+def _observation_size(batch: Batch, spaces: EnvironmentSpaces) -> dict[str, float]:
+    """Returns the mean size of the largest number of the batch's observations, by its tag; empty without numbers."""
+    sizes = [
+        batch.substeps[key].observation[path].to(torch.float32).abs().mean((0, 1)).max()
+        for key, path, leaf in numeric_leaves(spaces)
+        if key in batch.substeps and 0 not in leaf.shape
+    ]
+    return {metric_names.OBSERVATION_SIZE.tag: torch.stack(sizes).max().item()} if sizes else {}

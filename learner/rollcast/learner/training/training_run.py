@@ -1,4 +1,4 @@
-"""Puts a training run together, step by step: from settings to a trainer that is ready."""
+"""Makes a training run from settings: all its parts, and a trainer that is ready."""
 
 import contextlib
 import logging
@@ -80,7 +80,7 @@ from rollcast.services.status.status import Phase
 
 logger = logging.getLogger(__name__)
 
-# Makes the actors of a run, not started, from its policy and the options with which they are served.
+# Makes the actors of a run without starting them, from its policy and its serving options.
 MakeActors: TypeAlias = Callable[[TorchPolicy, ServingOptions], DistributedActors]
 
 
@@ -90,11 +90,11 @@ class TrainingRun:
 
     Attributes:
         trainer: Runs it.
-        control: Steers it, and knows how it stands.
+        control: Controls the run, and reports its status.
         actors: Its actors.
-        run_directory: Keeps its files.
-        stop_return: The mean return at which it ends; None for no such end.
-        stops_on_evaluation: True if that is the mean return of an evaluation.
+        run_directory: The run's files.
+        stop_return: The mean return at which the run ends; None: no such end.
+        stops_on_evaluation: True if `stop_return` applies to evaluations.
     """
 
     trainer: Trainer
@@ -105,7 +105,7 @@ class TrainingRun:
     stops_on_evaluation: bool = False
 
     def train(self, serve: Callable[[TrainingSummary], None] | None = None) -> TrainingSummary:
-        """Trains to the end; see `Trainer.run`. Logs a trainer that stalls, with all stacks."""
+        """Trains to the end; see `Trainer.run`. Logs a stalled trainer with all stacks."""
         note = self.control.run_history.note
         with (
             StallWatchdog(self._n_done, self.actors.waiting.current, self._may_wait, note=note),
@@ -123,7 +123,7 @@ class TrainingRun:
 
 @dataclass(frozen=True, slots=True)
 class _Learner:
-    """The parts that learn: they exist before the run has a folder."""
+    """The learning parts, which exist before the run has a folder."""
 
     algorithm: Algorithm
     buffers: SubstepBuffers | None
@@ -150,21 +150,21 @@ def training_run(
     announce: Callable[[str], None] = logger.info,
     ranks: Ranks = ONE_RANK,
 ) -> Iterator[TrainingRun]:
-    """Makes everything that a run needs, and closes it at the end.
+    """Makes all parts of a run, and closes them at the end.
 
     Args:
         settings: The settings of the run.
         spaces: The environment's spaces.
-        make_actors: Makes the actors, not started.
+        make_actors: Makes the actors without starting them.
         n_local_actors: The actor processes that share this machine's cores with the learner.
-        announce: Called with lines for people: a hint about raw frames of Atari, the size of the replay buffer before
-            it is allocated, the demonstrations that fill it, and the run that is resumed.
-        ranks: The ranks of the run, of which this is one.
+        announce: Called with lines for the user: a hint about raw Atari frames, the size of the replay buffer before
+            its allocation, loaded demonstrations, and the resumed run.
+        ranks: The ranks of the run, including this one.
 
     Raises:
-        ConfigurationError: The settings are not possible; nothing is left behind.
-        RecordingError: The file of demonstrations is damaged; nothing is left behind.
-        SpacesMismatchError: It was recorded with other spaces; nothing is left behind.
+        ConfigurationError: The settings are not possible. No files remain.
+        RecordingError: The file of demonstrations is damaged. No files remain.
+        SpacesMismatchError: The demonstrations have other spaces. No files remain.
     """
     check_settings(settings)
     if hint := raw_frames_hint(spaces):
@@ -197,7 +197,7 @@ def training_run(
             learning=doctor.findings,
         )
         if ranks.n_ranks == 1 and not settings.deterministic:
-            # Ranks make the same number of reductions, and a deterministic run that is resumed gives the same bits.
+            # Ranks make the same number of reductions, and a resumed deterministic run stays bit-identical.
             learner.algorithm.end_updates_early(lambda: control.stop_requested)
         serving = serving_options(settings, control, learner.algorithm, learner.buffers, folder.directory, ranks)
         actors = make_actors(learner.algorithm.policy, serving)
@@ -219,8 +219,8 @@ def training_run(
             stack.enter_context(served_metrics(settings.metrics_address, prometheus.collect, announce))
             yield run
         except (AddressInUseError, RankLostError):
-            # Nothing was learnt. Without its folder, the same command works once the address is free, or all ranks
-            # come. Only a log may have rollouts that are not to be lost.
+            # Training has not begun. Without its folder, the same command works once the address is free, or all ranks
+            # arrive. Only a log may have rollouts that must not be lost.
             if folder.is_new and not settings.durable and not run.control.status().updates:
                 shutil.rmtree(folder.directory.path, ignore_errors=True)
             raise
@@ -234,18 +234,18 @@ def _go_on(
     announce: Callable[[str], None],
     ranks: Ranks,
 ) -> None:
-    """Writes the settings of a run whose checkpoint was read, and lets all ranks continue together."""
+    """Writes the settings of a run after its checkpoint was read, and makes all ranks continue together."""
     if ranks.is_first:
-        # Written now: a checkpoint that does not fit them has been refused, and the run has kept those that it had.
+        # Written now: a checkpoint that does not fit the settings has been refused, and the run has kept its old ones.
         write_settings(settings, directory, checkpoint.env_steps, announce)
     # Again: a checkpoint has the generators of rank 0.
     ranks.join(algorithm.join_ranks)
-    # From here on each rank has noted the actors that it had: none is taken for a new one.
+    # From now on, each rank has noted its earlier actors: none of them is taken for a new one.
     ranks.meet("the checkpoint to be read by all ranks")
 
 
 def _prepare_arithmetic(settings: LearnerSettings, stack: ExitStack, ranks: Ranks) -> torch.device:
-    """Sets rounding and torch's generators, before anything is computed; returns the learner's device."""
+    """Sets rounding and torch's generators before any computation; returns the learner's device."""
     device = ranks.choose_device(settings.device)
     fix_rounding()
     if settings.deterministic:
@@ -262,7 +262,7 @@ def _set_torch_threads(
     announce: Callable[[str], None],
     ranks: Ranks,
 ) -> None:
-    """Sets torch's number of threads, and says so if there are several. A deterministic run has one, see above."""
+    """Sets torch's number of threads, and announces it if there are several. A deterministic run has one thread."""
     if settings.deterministic:
         return
     n_threads, why = choose_torch_threads(
@@ -285,7 +285,7 @@ def _make_learner(
     announce: Callable[[str], None],
     ranks: Ranks,
 ) -> _Learner:
-    """Makes the algorithm, with the weights that a new run begins with, and allocates its buffers."""
+    """Makes the algorithm, with the initial weights of a new run, and allocates its buffers."""
     arithmetic = make_arithmetic(settings, device)
     algorithm = make_algorithm(settings, spaces, device)
     check_on_policy(settings, algorithm)
@@ -311,8 +311,8 @@ def _open_folder(
 ) -> _Folder:
     """Creates the folder of a new run, or finds the checkpoint of a resumed one; locks it.
 
-    A run without a checkpoint has its settings written, and begins with demonstrations, if there are any. They are
-    loaded before a new folder is created, so that a damaged file leaves nothing behind.
+    For a run without a checkpoint, it writes the settings, and loads demonstrations, if any. They are loaded before a
+    new folder is created, so that a damaged file leaves no folder behind.
     """
     if not ranks.is_first:
         directory, checkpoint = ranks.told_run()
@@ -333,14 +333,14 @@ def _open_folder(
 
 
 def _records_before(folder: _Folder) -> Iterator[Record]:
-    """Yields the records of the run that is resumed, up to its checkpoint."""
+    """Yields the records of a resumed run, up to its checkpoint."""
     if folder.checkpoint is not None:
         last = folder.checkpoint[1].env_steps
         yield from (record for record in read_records(folder.directory.metrics_path) if record["env_steps"] <= last)
 
 
 def _cut_metrics(folder: _Folder) -> int:
-    """Removes records that are newer than the checkpoint: they will come again. Returns the first step that is new."""
+    """Removes records after the checkpoint, which the run will repeat. Returns the first new step."""
     if folder.is_new:
         return 0
     env_steps = folder.checkpoint[1].env_steps if folder.checkpoint is not None else 0
@@ -360,10 +360,10 @@ def _open_writers(directory: RunDirectory, first_step: int, stack: ExitStack) ->
 
 @contextlib.contextmanager
 def _tracker(name: TrackerName, settings: LearnerSettings, directory: RunDirectory) -> Iterator[MetricsWriter]:
-    """Opens the writer to a tracker of experiments, and closes it.
+    """Opens the writer for an experiment tracker, and closes it.
 
     Raises:
-        ConfigurationError: Its package is not installed.
+        ConfigurationError: The tracker's package is not installed.
     """
     require_extra(name, f"--track {name}")
     values = settings.model_dump(mode="json")
@@ -409,7 +409,7 @@ def _make_run(
 
 
 def _refuse_forgotten_log(settings: LearnerSettings, learner: _Learner, folder: _Folder, rank: int) -> None:
-    """Removes the log of a run that continues without one; refuses if it has rollouts that no checkpoint has."""
+    """Removes the log of a run that continues without one; refuses if the log has rollouts that no checkpoint has."""
     header = RecordingHeader(
         spaces=learner.algorithm.policy.spaces,
         n_rollout_steps=settings.n_rollout_steps,

@@ -1,4 +1,4 @@
-"""Sums the values that updates return until they are written, on the device that computed them."""
+"""Sums the values from updates until they are written, on the device that computed them."""
 
 import math
 
@@ -11,7 +11,7 @@ from rollcast.learner.writers.metric_names import has_largest, is_scheduled, lar
 
 
 class _Sums:
-    """The values of updates that returned the same names, as float64 `[names]` on their device."""
+    """The sums over updates with the same names of values, as float64 `[names]` on their device."""
 
     def __init__(self, values: Tensor) -> None:
         self.n = 1
@@ -28,10 +28,10 @@ class _Sums:
 
 
 class UpdateMetrics:
-    """The values of the updates since the last record. It belongs to the trainer's thread.
+    """The values from updates since the last record. Only the trainer's thread uses it.
 
-    An update costs three operations on the device, however many values it returns, and waits for none of them. Memory
-    is bounded by the number of different sets of names that updates return.
+    An update costs three operations on the device and no wait, whatever its number of values. Memory is bounded by the
+    number of different sets of names.
     """
 
     def __init__(self) -> None:
@@ -71,11 +71,11 @@ class UpdateMetrics:
         self._sums[key] = sums
 
     def take(self) -> dict[str, float]:
-        """Returns the values of a record, and begins anew. Waits for the device.
+        """Returns the values for a record, and resets the sums. Waits for the device.
 
         Returns:
-            For each name the mean over the updates that returned it, or the last value of what follows a schedule; and
-            the largest value of norms and divergences, under a name of its own. NaN if a value was NaN.
+            For each name, the mean over the updates that returned it, or the last value of a schedule. Also the largest
+            value of norms and divergences, under a separate name. NaN if a value was NaN.
         """
         totals: dict[str, float] = {}
         counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Shows training in the terminal: a live view, or a plain line every few seconds if there is no terminal."""
+"""Shows training in the terminal: a live view, or a plain line every few seconds without a terminal."""
 
 import math
 import sys
@@ -31,17 +31,16 @@ _PHASE_STYLES = {
 
 
 class ConsoleView:
-    """A view of training, shown while the body of a `with` runs.
+    """A view of training, shown during the body of a `with` statement.
 
         with ConsoleView(control.status, console, stop_return=475.0) as view:
             trainer.run()
 
-    In a terminal the view is redrawn in place. It stays after the `with`, with the cursor below it, also after an
-    exception. Without a terminal it is one line every `plain_interval_s`, with the time of day; while nothing moves,
-    each line comes after twice the time of the one before. Text that others print through the same console appears
-    above the view.
+    In a terminal, the view is redrawn in place. After the `with`, even after an exception, the view stays, with the
+    cursor below it. Without a terminal, it prints a line with the time of day every `plain_interval_s`. Without
+    progress, the interval between lines doubles. Other text on the same console appears above the view.
 
-    A thread of its own, `rollcast-console`, calls `status` and draws. Leaving the `with` joins the thread, calls
+    A separate thread, `rollcast-console`, calls `status` and draws. At the end, the `with` joins the thread, calls
     `status` and draws once more.
     """
 
@@ -57,17 +56,17 @@ class ConsoleView:
         refresh_interval_s: float = 0.5,
         plain_interval_s: float = 5.0,
     ) -> None:
-        """Prepares the view; entering the `with` shows it.
+        """Prepares the view; the `with` shows it.
 
         Args:
             status: Returns the status of training; does not block.
             console: The console of the command line.
             stop_return: The mean return that ends training; None: no goal.
-            stops_on_evaluation: True if that is the mean return of an evaluation.
+            stops_on_evaluation: True if `stop_return` applies to evaluations.
             total_steps: The number of environment steps that ends training; None: no goal.
             statistics: Returns the statistics of events by name; does not block.
-            refresh_interval_s: Seconds between two drawings in a terminal, above 0. A drawing takes 5 ms of the
-                interpreter that trains: 1 % at 0.5 s.
+            refresh_interval_s: Seconds between two drawings in a terminal, above 0. Each drawing takes time from the
+                interpreter that trains.
             plain_interval_s: Seconds between two lines without a terminal, above 0.
         """
         self._status = status
@@ -79,9 +78,9 @@ class ConsoleView:
         self._interval_s = refresh_interval_s if console.is_terminal else plain_interval_s
         self._live: Live | None = None
         self._first_return: float | None = None
-        # The rules whose findings were lines already: each is told once.
+        # The rules whose findings were printed already: each is printed once.
         self._found: set[str] = set()
-        # The content of the last line, its time by `time.monotonic`, and the seconds between it and the one before.
+        # The content of the last line, its time by `time.monotonic`, and the seconds between the last two lines.
         self._told: tuple[object, ...] = ()
         self._told_at = self._told_after_s = 0.0
         self._thread: PeriodicThread | None = None
@@ -127,7 +126,7 @@ class ConsoleView:
             self.show(status)
 
     def _is_news(self, status: LearnerStatus) -> bool:
-        """Returns whether a line tells something new, or that nothing has moved for twice as long."""
+        """Returns whether the status has changed, or a line without a change is due."""
         evaluations = 0 if status.evaluation is None else status.evaluation.evaluations
         told = (status.phase, status.env_steps, status.updates, status.actors_alive, status.waiting_for, evaluations)
         now = time.monotonic()
@@ -202,7 +201,7 @@ class ConsoleView:
 
 
 def _bar(fraction: float) -> Text:
-    """Returns a bar whose length can be read without colours, too."""
+    """Returns a bar whose length is readable without colours, too."""
     done = int(_BAR_WIDTH * fraction)
     return Text.assemble(("#" * done, "green"), ("." * (_BAR_WIDTH - done), "dim"))
 

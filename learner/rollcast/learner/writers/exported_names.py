@@ -1,4 +1,4 @@
-"""Gives the metrics of a learner the names that they have in Prometheus."""
+"""Defines the Prometheus names of a learner's metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ _OWN_MEANING: Final = "values that events or an algorithm of your own report, by
 
 @dataclass(frozen=True, slots=True)
 class ExportedName:
-    """The place of a value in Prometheus.
+    """The name of a value in Prometheus.
 
     Attributes:
         name: The name without `rollcast_`, and without the `_total` of a counter.
         meaning: A line of explanation.
-        labels: The substep, where there are several; the tag, for custom events and algorithms.
-        factor: What a value is multiplied with, so that it is in the unit that the name says.
+        labels: The substep if there are several; the tag for custom events and algorithms.
+        factor: The factor that converts the value to the unit in the name.
         counts: True for a counter.
     """
 
@@ -33,15 +33,15 @@ class ExportedName:
 
     @property
     def whole(self) -> str:
-        """The name as Prometheus shows it."""
+        """The full name in Prometheus."""
         return f"rollcast_{self.name}" + ("_total" if self.counts else "")
 
 
 def exported_name(tag: str) -> ExportedName:
-    """Returns the place of a value in Prometheus.
+    """Returns the Prometheus name of a value.
 
     Args:
-        tag: The name under which it is written: `replay/size`; with several substeps `replay/KEY/size`.
+        tag: The value's tag: `replay/size`; with several substeps `replay/KEY/size`.
     """
     metric = _KNOWN.get(tag)
     if metric is not None:

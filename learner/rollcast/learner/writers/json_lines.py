@@ -12,7 +12,7 @@ from rollcast.learner.writers.record_file import RecordFile
 class JsonLinesWriter:
     """A file of lines `{"time": ..., "env_steps": ..., "name": value, ...}`. For one thread.
 
-    Each line is written at once: `tail -f` shows it, and a killed process leaves whole lines.
+    Each line is written at once: `tail -f` shows it, and a killed process leaves complete lines.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:

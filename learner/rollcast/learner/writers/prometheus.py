@@ -1,4 +1,4 @@
-"""Keeps the newest metrics of a run, for the scrapes of Prometheus."""
+"""Keeps the newest metrics of a run for Prometheus scrapes."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,8 @@ from rollcast.learner.writers.exported_names import exported_name
 from rollcast.services.metrics.families import Families
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 
-# Values that a learner knows at any moment, also while the trainer waits and writes no record. What
-# is since the last record is not among them.
+# Values that a learner knows at any moment, also while the trainer waits and writes no record. Values since the last
+# record are not included.
 _LIVE: Final[Mapping[str, Callable[[LearnerStatus], float | None]]] = {
     metric_names.MEAN_RETURN.tag: lambda status: status.mean_return,
     metric_names.EPISODES.tag: lambda status: status.episodes,
@@ -25,25 +25,25 @@ _LIVE: Final[Mapping[str, Callable[[LearnerStatus], float | None]]] = {
     metric_names.ACTORS_ALIVE.tag: lambda status: status.actors_alive,
     metric_names.DROPPED_EPISODES.tag: lambda status: status.dropped_episodes,
 }
-# Series of a name that never comes back would be scraped for as long as the learner runs.
+# Series under a name that never returns would be scraped for the learner's whole life.
 _THERE: Final = (ActorState.JOINED, ActorState.STREAMING)
 _REMEMBERED_S: Final = 900.0
 
 
 class PrometheusWriter:
-    """A writer that keeps the newest value of every metric; `collect` returns them with what the learner knows now.
+    """A writer that keeps the newest value of every metric; `collect` adds the learner's present state.
 
-    Records come from the trainer's thread, scrapes from threads of the server.
+    Records come from the trainer's thread, scrapes from server threads.
 
     Args:
         status: Returns the state of training; any thread may call it.
-        actors: Returns the state of every actor; likewise.
+        actors: Returns the state of every actor; any thread may call it.
     """
 
     def __init__(self, status: Callable[[], LearnerStatus], actors: Callable[[], Sequence[ActorInfo]]) -> None:
         self._status = status
         self._actors = actors
-        # Replaced as a whole, so that a scrape sees all of a record or nothing of it.
+        # Replaced as a whole, so that a scrape sees all of a record or none of it.
         self._newest: Mapping[str, float] = {}
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
@@ -55,7 +55,7 @@ class PrometheusWriter:
         """Does nothing: the values are served until the process ends."""
 
     def collect(self) -> Families:
-        """Returns the metrics of this moment."""
+        """Returns the present metrics."""
         status, families = self._status(), Families()
         _add_learner(families, status)
         live = {tag: value(status) for tag, value in _LIVE.items()}
@@ -78,15 +78,15 @@ def _add_learner(families: Families, status: LearnerStatus) -> None:
     for phase in Phase:
         labels = {"phase": phase.name.lower()}
         families.gauge("learner_phase", "1 for the phase of training, 0 for the others", status.phase is phase, labels)
-    families.counter("train_env_steps", "environment steps that were learnt from", status.env_steps)
-    families.counter("train_seconds", "time of training, with that before it was resumed", status.seconds)
+    families.counter("train_env_steps", "environment steps of training", status.env_steps)
+    families.counter("train_seconds", "time of training, including earlier processes", status.seconds)
     families.gauge("learner_waiting_seconds", "time for which training has waited; 0 while it trains", status.waiting_s)
-    families.gauge("queue_capacity", "trajectories that the queue holds at most", status.queue_capacity)
-    families.gauge("actors_expected", "actors that the learner starts itself; 0 if others do", status.actors_expected)
+    families.gauge("queue_capacity", "largest number of trajectories in the queue", status.queue_capacity)
+    families.gauge("actors_expected", "actors that the learner starts; 0: none", status.actors_expected)
 
 
 def add_actors(families: Families, actors: Sequence[ActorInfo]) -> None:
-    """Adds a server's numbers of its actors: connected ones, and those that left within a quarter of an hour."""
+    """Adds a server's numbers for its actors: connected actors, and actors that left within the last 15 minutes."""
     actors = [info for info in actors if info.state in _THERE or info.idle_s < _REMEMBERED_S]
     states = Counter(info.state for info in actors)
     for state in ActorState:
@@ -102,6 +102,4 @@ def add_actors(families: Families, actors: Sequence[ActorInfo]) -> None:
         families.gauge(
             "learner_actor_policy_version", "version that played an actor's last rollout", info.policy_version, labels
         )
-        families.gauge(
-            "learner_actor_incarnation", "1, and one more for each return of an actor", info.incarnation, labels
-        )
+        families.gauge("learner_actor_incarnation", "processes under an actor's name so far", info.incarnation, labels)

@@ -1,4 +1,4 @@
-"""A file to which whole records are appended, also while the disk is full."""
+"""A file to which complete records are appended, even while the disk is full."""
 
 import os
 from pathlib import Path
@@ -7,8 +7,8 @@ from pathlib import Path
 class RecordFile:
     """A file of records. For one thread.
 
-    Invariant: the file has whole records only, whenever the process is killed, and also while the disk is full: what
-    does not fit is kept, and written before the next record that does.
+    Invariant: the file has complete records only, whenever the process is killed, and also while the disk is full.
+    Bytes that do not fit are kept, and written before the next record.
     """
 
     def __init__(self, path: Path) -> None:
@@ -20,7 +20,7 @@ class RecordFile:
         Raises:
             OSError: If the file cannot be opened.
         """
-        # Without a buffer: one would write a part of a record, and not say which.
+        # Unbuffered, because a buffer could write part of a record without reporting which.
         self._file = path.open("ab", buffering=0)
         self._path = path
         self._unwritten: list[bytes] = []
@@ -29,19 +29,19 @@ class RecordFile:
         """Appends a record.
 
         Raises:
-            OSError: It does not fit, or an earlier one does not; the error names the file.
+            OSError: This or an earlier record does not fit; the error names the file.
         """
         self._unwritten.append(record)
         self._write_all()
 
     def flush(self) -> None:
-        """Does nothing: all records that fit are written. A part of the interface of files."""
+        """Does nothing, because `write` leaves no buffered bytes. Part of the interface of files."""
 
     def close(self) -> None:
-        """Writes what did not fit before, and closes the file; idempotent.
+        """Writes remaining bytes, and closes the file; idempotent.
 
         Raises:
-            OSError: It does not fit now, either.
+            OSError: The remaining bytes do not fit.
         """
         try:
             self._write_all()

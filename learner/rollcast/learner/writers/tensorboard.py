@@ -1,4 +1,4 @@
-"""Writes metrics for TensorBoard, in its own format."""
+"""Writes metrics for TensorBoard, in TensorBoard's format."""
 
 import itertools
 import os
@@ -11,16 +11,16 @@ from typing import Any, Final
 from rollcast.learner.writers.record_file import RecordFile
 from rollcast.services.process.installation import require_extra
 
-# Tells the files of one process and second apart.
+# Distinguishes the files of one process and second.
 _numbers: Final = itertools.count()
 
 
 class TensorBoardWriter:
     """An event file of scalars and histograms. For one thread.
 
-    It does not use `torch.utils.tensorboard`, which takes a second more to import for the same file. tensorboard itself
-    takes 0.3 s, so it is imported with the first record, when training is under way. Nor does it use tensorboard's file
-    writer: on a full disk its thread ends with a traceback, and its records are lost.
+    It does not use `torch.utils.tensorboard`, whose import is slow. The first record imports tensorboard, because that
+    import also takes time. It does not use tensorboard's file writer either: on a full disk, that writer's thread ends
+    with a traceback and loses its records.
     """
 
     def __init__(self, directory: Path, *, clock: Callable[[], float] = time.time, first_step: int = 0) -> None:
@@ -29,7 +29,7 @@ class TensorBoardWriter:
         Args:
             directory: The folder of the event file; created if it does not exist.
             clock: Seconds since the epoch.
-            first_step: TensorBoard then hides values that earlier files hold for this step and later ones.
+            first_step: The first step of this file. TensorBoard hides values in earlier files from this step on.
 
         Raises:
             ConfigurationError: tensorboard is not installed.

@@ -1,4 +1,4 @@
-"""Writes metrics to an experiment tracker in a thread of its own: failures never stop training."""
+"""Writes metrics to an experiment tracker in a separate thread, so that failures never stop training."""
 
 import logging
 import queue
@@ -13,26 +13,26 @@ from rollcast.learner.writers.tracker_backends import Tracker, TrackerName, fini
 
 logger = logging.getLogger(__name__)
 
-# Records that wait for a slow tracker; later ones are dropped. At one in 2 s, half an hour.
+# The number of records that may wait for a slow tracker; later ones are dropped. At one in 2 s, half an hour.
 _MAX_WAITING: Final = 900
-# The rest of a run is written for so long, in seconds.
+# The time limit for writing the remaining records, in seconds.
 _CLOSE_TIMEOUT_S: Final = 30.0
-# A tracker that fails is told about so often, and one that does not start is tried again so often, in seconds.
+# The interval between logs of a tracker's failures, and between attempts to start it, in seconds.
 _LOG_EVERY_S: Final = 60.0
 _START_EVERY_S: Final = 60.0
 
 
 def identity_path(run_dir: Path, name: TrackerName) -> Path:
-    """Returns the file of a run's folder with the identity of its run of a tracker."""
+    """Returns the path of the file with the identity of a run's tracker run."""
     return run_dir / f"{name}.run"
 
 
 def start_or_continue(tracker: Tracker, identity_path: Path) -> None:
-    """Starts a tracker's run, or continues that of an earlier process. Raises whatever the tracker raises.
+    """Starts a tracker's run, or continues an earlier process's run. Raises the tracker's exceptions.
 
     Args:
-        tracker: The tracker, not started.
-        identity_path: The file with the identity of that run; written if there is none.
+        tracker: The tracker, not yet started.
+        identity_path: The file with the run's identity; written if missing.
     """
     identity = identity_path.read_text(encoding="utf-8") if identity_path.is_file() else None
     if identity is None and (identity := tracker.new_identity()) is not None:
@@ -43,15 +43,15 @@ def start_or_continue(tracker: Tracker, identity_path: Path) -> None:
 
 
 class TrackerWriter:
-    """A tracker's run. A thread writes the records; a tracker that hangs or fails does not delay training.
+    """A tracker's run. A thread writes the records, so that a tracker that hangs or fails does not delay training.
 
-    A file of the run's folder has the identity with which a resumed run continues the same run of the tracker.
+    A file in the run's folder has the identity with which a resumed run continues the same tracker run.
 
     Args:
         name: The tracker's name, for the log and the file.
-        tracker: The tracker, not started.
+        tracker: The tracker, not yet started.
         run_dir: The run's folder.
-        close_timeout_s: How long `close` waits for records that are not written yet, in seconds.
+        close_timeout_s: The longest wait of `close` for unwritten records, in seconds.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class TrackerWriter:
         self._thread.start()
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Queues a record; see `MetricsWriter.write`. Never waits: it drops the record if too many wait already."""
+        """Queues a record; see `MetricsWriter.write`. Never waits: drops the record if too many are queued."""
         try:
             self._records.put_nowait((env_steps, metrics))
         except queue.Full:
             self._lost(f"it is {_MAX_WAITING} records behind")
 
     def close(self) -> None:
-        """Waits until the rest is written, for so long; idempotent."""
+        """Waits up to `close_timeout_s` for unwritten records; idempotent."""
         if not self._thread.is_alive():
             return
         try:
@@ -108,7 +108,7 @@ class TrackerWriter:
             self._lost(f"{type(error).__name__}: {error}")
 
     def _start(self) -> bool:
-        """Starts the tracker's run, or continues that of an earlier process; returns whether that worked."""
+        """Starts the tracker's run, or continues an earlier process's run; returns whether that worked."""
         try:
             start_or_continue(self._tracker, self._identity_path)
         except Exception as error:  # noqa: BLE001 - without account or network it may raise anything

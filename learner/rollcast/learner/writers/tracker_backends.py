@@ -1,4 +1,4 @@
-"""The trackers of experiments that a run can write to: Weights & Biases, Trackio, MLflow. Each is an extra."""
+"""The experiment trackers for a run: Weights & Biases, Trackio, MLflow. Each tracker is an extra."""
 
 import math
 import re
@@ -14,38 +14,38 @@ _NOT_MLFLOW: Final = re.compile(r"[^\w\-. /]")
 
 
 class Tracker(Protocol):
-    """A tracker's run. One thread calls it; any call may raise anything, and may take long."""
+    """A tracker's run. One thread calls it; any call may raise any exception, and may take long."""
 
     def new_identity(self) -> str | None:
-        """Returns an identity for a run that does not exist yet; None: the tracker gives it one in `start`.
+        """Returns an identity for a new run; None: `start` returns the tracker's identity.
 
-        It is kept before `start`: a process that is killed in it leaves no run that the next one does not know.
+        It is saved before `start`, so that the next process finds the run even if this process is killed in `start`.
         """
 
     def start(self, identity: str | None) -> str:
-        """Begins a run, or continues one.
+        """Starts or continues a run.
 
         Args:
-            identity: What `new_identity` or an earlier `start` returned; None: a new run.
+            identity: The result of `new_identity` or of an earlier `start`; None: a new run.
 
         Returns:
             The identity with which a later process continues the run.
         """
 
     def log(self, env_steps: int, metrics: Mapping[str, float]) -> None:
-        """Writes a record; its values are finite."""
+        """Writes a record of finite values."""
 
     def finish(self) -> None:
-        """Writes the rest, and ends the run."""
+        """Writes remaining records, and ends the run."""
 
 
 def make_tracker(name: TrackerName, *, project: str, run_dir: Path, settings: Mapping[str, Any]) -> Tracker:
-    """Makes a tracker, not started. Imports nothing yet.
+    """Makes a tracker without starting it. Imports no tracker yet.
 
     Args:
         name: The tracker.
         project: The project, or experiment, in which the run is listed.
-        run_dir: The run's folder, whose name is the run's; offline files go there.
+        run_dir: The run's folder, for offline files; its name is the run's name.
         settings: The resolved settings of the run.
     """
     backends: Mapping[TrackerName, Callable[[str, Path, Mapping[str, Any]], Tracker]] = {
@@ -165,7 +165,7 @@ class _Mlflow:
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns the values that a tracker can draw."""
+    """Returns the finite values, which a tracker can draw."""
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
 

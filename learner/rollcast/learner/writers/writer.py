@@ -8,14 +8,14 @@ logger = logging.getLogger(__name__)
 
 
 class MetricsWriter(Protocol):
-    """A place that metrics are written to. Only the trainer's thread calls it."""
+    """A destination of metrics. Only the trainer's thread calls it."""
 
     def write(self, env_steps: int, metrics: Mapping[str, float]) -> None:
         """Writes a record.
 
         Args:
-            env_steps: The environment steps of training so far; for an evaluation, those when its policy was due. Never
-                decreases in records of one kind.
+            env_steps: The environment steps of training so far; for an evaluation, the steps when its policy was due.
+                Never decreases in records of one kind.
             metrics: Values by name; a slash groups names (`"learner/policy_loss"`). NaN and infinity are allowed.
 
         Raises:
@@ -23,7 +23,7 @@ class MetricsWriter(Protocol):
         """
 
     def close(self) -> None:
-        """Flushes and closes the file; idempotent. Nothing is written after it.
+        """Flushes and closes the file; idempotent. No record may follow.
 
         Raises:
             OSError: If flushed records cannot be written, because the disk is full. The file is closed nevertheless.
@@ -39,7 +39,7 @@ class HistogramWriter(Protocol):
 
         Args:
             env_steps: See `MetricsWriter.write`.
-            histograms: By name, how often each whole number from 0 on was seen; the last counts all larger ones, too.
+            histograms: By name, the counts of the whole numbers from 0 on; the last count includes larger ones.
 
         Raises:
             OSError: See `MetricsWriter.write`.
@@ -58,7 +58,7 @@ def write_all(
         writers: The writers, called in this order.
         env_steps: See `MetricsWriter.write`.
         metrics: See `MetricsWriter.write`.
-        histograms: See `HistogramWriter.write_histograms`; other writers do not get them. None: there are none.
+        histograms: See `HistogramWriter.write_histograms`; other writers do not get them. None: none.
     """
     for writer in writers:
         try:
@@ -71,7 +71,7 @@ def write_all(
 
 
 def close_all(writers: Iterable[MetricsWriter]) -> None:
-    """Closes every writer. Logs an error for a writer that cannot write its rest, instead of raising it.
+    """Closes every writer. Logs an error for a writer that cannot write remaining records, instead of raising it.
 
     Args:
         writers: The writers, closed in this order.

@@ -1,1 +1,1 @@
-"""The dashboard: a page for browsers that shows what learners and their actors do, in its own process."""
+"""The dashboard: a web page that shows the state of learners and their actors, served by a separate process."""

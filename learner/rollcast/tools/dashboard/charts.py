@@ -1,4 +1,4 @@
-"""Makes the options of the page's charts, for ECharts: what a run has done, as lines, points and bars."""
+"""Makes the options of the page's charts, for ECharts: the history of a run as lines, points and bars."""
 
 import dataclasses
 import math
@@ -15,10 +15,10 @@ XAxis: TypeAlias = Literal["steps", "time"]
 # Readable on white and on black: a canvas does not follow the theme.
 _TEXT: Final = "#7d7d7d"
 _LINE: Final = "#80808040"
-# Bars that a histogram has at least, so that it does not change its scale with every update.
+# The fewest bars of a histogram, so that its scale does not change with every update.
 _FEWEST_BARS: Final = 5
 
-# h:mm:ss of seconds; ECharts calls it in the browser.
+# Formats seconds as h:mm:ss; ECharts calls it in the browser.
 _DURATION: Final = (
     "(v) => `${Math.floor(v / 3600)}:${String(Math.floor(v / 60) % 60).padStart(2, '0')}"
     ":${String(Math.floor(v) % 60).padStart(2, '0')}`"
@@ -49,8 +49,8 @@ def return_chart(
 
     Args:
         points: The points to draw, with `time_s` in seconds since 1970; gaps between them stay gaps.
-        evaluations: The evaluations to draw, with such times.
-        started_unix_s: The begin of the run.
+        evaluations: The evaluations to draw, with `time_s` in seconds since 1970.
+        started_unix_s: The start of the run, in seconds since 1970.
         stop_return: The return at which training stops; None: no line.
         over: The unit of the horizontal axis.
     """
@@ -109,9 +109,9 @@ def metric_chart(curve: MetricCurve | None, *, begin_unix_s: float, started_unix
     """Returns the chart of one metric.
 
     Args:
-        curve: Its values, with times in seconds since 1970; None: there are none yet.
-        begin_unix_s: The time from which to draw.
-        started_unix_s: The begin of the run.
+        curve: The metric's values, with times in seconds since 1970; None: no values yet.
+        begin_unix_s: The time from which to draw, in seconds since 1970.
+        started_unix_s: The start of the run, in seconds since 1970.
         over: The unit of the horizontal axis.
     """
     rows = () if curve is None else zip(curve.time_s, curve.env_steps, curve.values, strict=True)
@@ -131,11 +131,11 @@ def metric_chart(curve: MetricCurve | None, *, begin_unix_s: float, started_unix
 
 
 def speed_chart(points: Sequence[HistoryPoint], *, started_unix_s: float) -> Options:
-    """Returns the chart of the steps that are trained on a second, and of the time that the trainer waits.
+    """Returns the chart of the environment steps trained on per second, and of the trainer's share of waiting.
 
     Args:
         points: The points to draw, with `time_s` in seconds since 1970; gaps between them stay gaps.
-        started_unix_s: The begin of the run.
+        started_unix_s: The start of the run, in seconds since 1970.
     """
     parts = segments(points)
 
@@ -170,14 +170,14 @@ def speed_chart(points: Sequence[HistoryPoint], *, started_unix_s: float) -> Opt
 
 
 def _by_updates(points: Sequence[HistoryPoint]) -> list[HistoryPoint]:
-    """Joins points so that there is an update in the interval of each: slow updates are no peaks between zeros.
+    """Joins points so that each interval contains an update; otherwise slow updates would be peaks between zeros.
 
     Args:
         points: Points without a gap between them.
 
     Returns:
-        Points with the mean rates of longer intervals. What follows the last update is left out until it is longer than
-        the longest interval before: the next update is still to come.
+        Points with the mean rates of longer intervals. Points after the last update are omitted until they last longer
+        than the longest interval: the next update is still running.
     """
     joined: list[HistoryPoint] = []
     waiting: list[HistoryPoint] = []
@@ -207,7 +207,7 @@ def lag_chart(delays: PolicyDelays) -> Options:
     """Returns the histogram of policy lag of the last minute.
 
     Args:
-        delays: The delays; the last of 33 numbers counts every larger lag.
+        delays: The delays; the last of the 33 counts includes all larger lags.
     """
     counts = list(delays.trajectories_by_lag)
     while counts and not counts[-1]:
@@ -269,7 +269,7 @@ def _line(name: str, colour: str, data: list[list[Any]]) -> Options:
 
 
 def _with_gaps(parts: list[list[list[Any]]]) -> list[list[Any]]:
-    """Joins parts of a line; a point without a value keeps each from the next."""
+    """Joins parts of a line, with a point without a value between them."""
     joined: list[list[Any]] = []
     for part in parts:
         if joined:
@@ -321,7 +321,7 @@ def _chart(
 
 
 def _note(text: str) -> Options:
-    """Returns the title of a chart without data: what it waits for."""
+    """Returns the title of a chart: a note while it has no data."""
     return {
         "show": bool(text),
         "text": text,

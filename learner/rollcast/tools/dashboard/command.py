@@ -1,4 +1,4 @@
-"""`rollcast dashboard`: serves a page that shows what learners and their actors do."""
+"""`rollcast dashboard`: serves a web page that shows the state of learners and their actors."""
 
 import contextlib
 import signal
@@ -14,10 +14,11 @@ from rollcast.tools.dashboard.watched import Watched
 def dashboard(settings: DashboardSettings, output: IO[str]) -> int:
     """Serves the page until SIGTERM or Ctrl-C; returns the exit code: 0, or 130 after Ctrl-C.
 
-    A learner that cannot be reached is no error: the page says so, and it may come, or come again.
+    If a learner is unreachable, the page shows this until the learner answers.
 
     Raises:
-        ConfigurationError: An address is malformed or open to others, or certificates or the token cannot be used.
+        ConfigurationError: An address is malformed or open to other machines, or certificates or the token cannot be
+            used.
         AddressInUseError: Another server has the page's address.
     """
     settings.check_listen_address()

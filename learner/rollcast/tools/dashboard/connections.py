@@ -1,4 +1,4 @@
-"""Bounds the connections to the page, in number and in time, so that idle clients do not keep others out."""
+"""Limits the number and the idle time of connections to the page, so that idle clients do not keep others out."""
 
 import asyncio
 from typing import Final
@@ -6,26 +6,26 @@ from typing import Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# Connections without an open page: a browser has six. The oldest one makes room for one more.
+# Most connections without an open page; a browser opens up to six. One more closes the oldest.
 _MAX_CONNECTIONS: Final = 128
-# Open pages, each with a WebSocket; a page has 0.9 MB.
+# Most open pages, each with a WebSocket. A page takes 0.9 MB.
 _MAX_PAGES: Final = 64
-# A request has to come within so many seconds.
+# Seconds within which a client has to send its request.
 _REQUEST_S: Final = 5.0
 
 
 class BoundedConnection(H11Protocol):
     """One connection of a browser, in the event loop of the server.
 
-    Invariant: at most 128 connections have no open page, and none of them waits for its request for more than 5 s. At
-    most 64 pages are open.
+    Invariant: at most 128 connections have no open page, and the server waits for the request of each for at most 5 s.
+    At most 64 pages are open.
     """
 
     _opened_at = 0.0
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Takes a connection; the oldest one makes room for it."""
+        """Accepts a connection; closes the oldest if there are too many."""
         super().connection_made(transport)
         self._opened_at = self.loop.time()
         others = [other for other in self.connections if isinstance(other, BoundedConnection)]
@@ -49,7 +49,7 @@ class BoundedConnection(H11Protocol):
             self._end_expectation()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Lets a page be opened, unless as many are open as may be."""
+        """Opens a page, unless the limit of open pages is reached."""
         self._end_expectation()
         n_pages = sum(not isinstance(other, BoundedConnection) for other in self.connections)
         if n_pages < _MAX_PAGES:

@@ -21,10 +21,10 @@ class Action:
 
     Attributes:
         name: The button's text.
-        says: Its effect, in words.
+        says: The effect of the call, as the button's tooltip.
         running: The text until the learner answers.
-        call: Makes the call; returns the result in words.
-        confirm: True: the button asks before it does it.
+        call: Makes the call; returns the result as a sentence.
+        confirm: True: the button asks for confirmation.
         phases: The phases in which the button can be used.
     """
 
@@ -53,7 +53,7 @@ def _resume(learner: LearnerClient) -> str:
 
 def _stop(learner: LearnerClient) -> str:
     learner.stop()
-    return "The learner ends training: it saves what it has and tells its actors to end."
+    return "The learner ends training: it writes a last checkpoint and ends its actors."
 
 
 ACTIONS: Final = (
@@ -65,7 +65,7 @@ ACTIONS: Final = (
     ),
     Action(
         name="Pause",
-        says="Stops training after the running update, until somebody resumes it; actors fill the queue and wait.",
+        says="Stops training after the running update, until you resume it; actors fill the queue and wait.",
         running="The learner finishes its update.",
         call=_pause,
         phases=(Phase.TRAINING,),
@@ -80,7 +80,7 @@ ACTIONS: Final = (
     Action(
         name="Stop",
         says="Ends training for good after the running update: the learner writes a last checkpoint, and its actors "
-        "end. This page cannot start it again.",
+        "end. This page cannot start training again.",
         running="The learner ends training.",
         call=_stop,
         confirm=True,
@@ -93,7 +93,7 @@ class Controls:
     """The buttons of one page; only operators see them.
 
     Args:
-        watched: The learner that they operate.
+        watched: The learner that the buttons operate.
         outcome: Shows the result of the last call.
     """
 
@@ -114,13 +114,13 @@ class Controls:
         self.show(None)
 
     def show(self, phase: Phase | None) -> None:
-        """Shows the buttons that make sense in a phase; None: the learner does not answer."""
+        """Shows the buttons that an operator can use in a phase; None: the learner does not answer."""
         self._row.set_visibility(self._watched.may_operate)
         for action, button in self._buttons:
             fits = phase in action.phases
             button.set_enabled(fits and not self._busy)
             if action.name in ("Pause", "Resume"):
-                # one place for both
+                # they share a place
                 button.set_visibility(fits or (action.name == "Pause" and phase is not Phase.PAUSED))
 
     async def _ask(self, action: Action) -> None:

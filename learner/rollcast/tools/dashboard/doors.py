@@ -1,4 +1,4 @@
-"""Decides which requests of browsers reach the page: none that another website makes its visitor send."""
+"""Refuses requests to the page that another website makes its visitors send."""
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -11,8 +11,8 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
-# The page loads what this server ships, and nothing else; no other page shows it in a frame, under its own buttons.
-# Vue compiles templates in the browser, hence 'unsafe-eval'; NiceGUI's page has scripts and styles in it.
+# The page loads only files of this server, and no website can show it in a frame under its own buttons. Vue compiles
+# templates in the browser, hence 'unsafe-eval'; NiceGUI's page contains inline scripts and styles.
 _HEADERS: Final = (
     (
         b"content-security-policy",
@@ -26,15 +26,15 @@ _HEADERS: Final = (
 
 
 class Doors:
-    """An ASGI application before another: refuses names that are not the page's, and requests of other websites.
+    """An ASGI middleware that refuses foreign host names, and requests from pages of other websites.
 
-    A website can give its own name this machine's address (DNS rebinding), and a browser then takes the page for that
-    website's. So only numbers, `localhost` and the given names are taken. A WebSocket of another website's page, which
-    browsers allow, has that website as its origin.
+    A website can point its own name to this machine's address (DNS rebinding), so that a browser takes the page for one
+    of that website. Therefore only IP addresses, `localhost` and the given names are accepted. Browsers allow a page of
+    another website to open a WebSocket, and name that website as the origin.
 
     Args:
-        app: The application behind it.
-        host_names: The names, beside `localhost` and numbers, under which browsers may ask for the page.
+        app: The application that it protects.
+        host_names: The names, besides `localhost` and IP addresses, under which browsers may request the page.
     """
 
     def __init__(self, app: App, host_names: Collection[str]) -> None:
@@ -59,11 +59,11 @@ class Doors:
         name = _host_name(host)
         if name is None or not (name in self._names or _is_number(name)):
             return (
-                f"the browser asked for {host!r}; expected localhost, a number, or a name given with --host-names; "
-                "ask under such a name, or give this one"
+                f"the browser asked for {host!r}; expected localhost, an IP address, or a name given with "
+                "--host-names; use one of them, or add this name to --host-names"
             )
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return f"a page of {origin!r} asked; expected one of {host!r}; open the page itself"
+            return f"a page of {origin!r} sent the request; expected a page of {host!r}; open the dashboard itself"
         return None
 
 

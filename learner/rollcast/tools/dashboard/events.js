@@ -1,4 +1,4 @@
-// What happened: one line an event, with its traceback behind a disclosure. All text is set as text, never as HTML.
+// The events of a run: a line for each, with its traceback behind a disclosure. All text is set as text, never as HTML.
 export default {
   template: `
   <ol class="events">

@@ -1,4 +1,4 @@
-"""Puts the numbers of a run into words for the page: the figures, the rows of its lanes, its events."""
+"""Formats a run for the page: its title, the rows of its lanes and relays, and its events."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from rollcast.tools.watching import wording
 from rollcast.tools.watching.run_view import RunView
 from rollcast.tools.watching.states import ACTING
 
-# The columns of the lanes beside name and lane, with what they mean.
+# The columns of the lanes, besides name and lane, with their meanings.
 COLUMNS: Final = (
     ("policy", "version of the policy that the actor uses; of the learner, the newest one"),
     ("steps/s", "environment steps a second"),
@@ -30,24 +30,24 @@ COLUMNS: Final = (
     ("steps", "environment steps since the run started"),
 )
 
-# The columns of the relays beside their names, with what they mean.
+# The columns of the table of relays, besides the name, with their meanings.
 RELAY_COLUMNS: Final = (
-    ("actors", "actors that come through the relay, without those that have left"),
-    ("silent", "those of them that are silent"),
-    ("gone", "those of them that have failed, were refused, or are lost"),
-    ("steps/s", "environment steps a second of those that are connected, together"),
+    ("actors", "actors behind the relay, without those that have left"),
+    ("silent", "actors that are silent"),
+    ("gone", "actors that have failed, were refused, or are lost"),
+    ("steps/s", "environment steps per second of all connected actors"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayRow:
-    """A row of the relays.
+    """A row of the table of relays.
 
     Attributes:
         name: The relay's name.
         cells: The values of `RELAY_COLUMNS`.
-        doing: How its actors are if none of them works; empty if some do.
-        is_bad: All its actors have left.
+        doing: The state of its actors if none of them works; empty if some do.
+        is_bad: True: all its actors are gone.
     """
 
     name: str
@@ -66,7 +66,7 @@ def title_of(view: RunView) -> str:
 
 
 def subtitle_of(view: RunView) -> str:
-    """Returns how long the run lasts, and its seed."""
+    """Returns the duration of the run, and its seed."""
     if view.run is None or view.status is None:
         return ""
     seed = "" if view.run.seed is None else f"seed {view.run.seed}"
@@ -74,7 +74,7 @@ def subtitle_of(view: RunView) -> str:
 
 
 def phase_of(view: RunView, problem: str | None) -> str:
-    """Returns the phase as one word: "TRAINING"; "NO ANSWER" if the learner does not tell."""
+    """Returns the phase in capitals: "TRAINING"; "NO ANSWER" if the learner does not answer."""
     ended = view.status is not None and view.status.phase is Phase.FINISHED
     if view.status is None or (problem is not None and not ended):
         return "NO ANSWER"
@@ -125,7 +125,7 @@ def _row(actor_id: str, *, name: str, letter: str, doing: str, cells: Sequence[s
 
 
 def relay_rows(view: RunView) -> list[RelayRow]:
-    """Returns a row for each relay that actors come through, the worst off first; none in a run without relays."""
+    """Returns a row for each relay, the worst off first; empty in a run without relays."""
     return [
         RelayRow(
             name=wording.relay_name(relay),
@@ -148,12 +148,12 @@ def _mark(actor: ActorInfo) -> str:
 
 
 def _applied(actor: ActorInfo) -> int:
-    """Returns the version that an actor uses: what it says itself, else that of its last rollout."""
+    """Returns the policy version that an actor reports to use; else the version of its last rollout."""
     return actor.applied_policy_version or actor.policy_version
 
 
 def about_actor(actor: ActorInfo) -> tuple[tuple[str, str], ...]:
-    """Returns all that is known of an actor, as names and texts."""
+    """Returns all known facts about an actor, as names and texts."""
     answers = f"p50 {period(actor.answer_p50_s)}, p99 {period(actor.answer_p99_s)}" if actor.answer_p99_s else UNKNOWN
     return (
         ("state", wording.state_text(actor)),
@@ -177,7 +177,7 @@ def event_rows(view: RunView, events: Iterable[HistoryEvent]) -> list[dict[str, 
     """Returns events as `events.js` draws them, in the same order.
 
     Args:
-        view: The view that they are of.
+        view: The view of their run.
         events: The events, with `time_s` in seconds since 1970.
     """
     return [

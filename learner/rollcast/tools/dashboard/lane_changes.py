@@ -7,10 +7,10 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# uint8 [cells, width]: the shares of all states, or one number for the largest.
+# uint8 [cells, width]: the shares of all states, or only the number of the largest.
 Cells: TypeAlias = NDArray[np.uint8]
 Kind: TypeAlias = Literal["actor", "learner"]
-# (actor, kind, width, new cells in base64): the lane moves by the new cells, which follow the ones that it keeps.
+# (actor, kind, width, new cells in base64): the new cells are appended, and as many old ones are removed.
 Change: TypeAlias = tuple[str, Kind, int, str]
 
 # A lane that moved by more cells than this is sent whole.
@@ -24,7 +24,7 @@ class SentLanes:
         self._sent: dict[str, Cells] = {}
 
     def changes(self, lanes: Mapping[str, Cells]) -> tuple[list[Change], list[str]]:
-        """Returns the changes that bring the page to these lanes. They count as sent.
+        """Returns the changes from the page's lanes to the given lanes, and records them as sent.
 
         Args:
             lanes: The lanes by actor; the learner's has the empty name.
@@ -42,7 +42,7 @@ class SentLanes:
         return changes, gone
 
     def forget(self) -> None:
-        """Forgets everything, because the page has nothing."""
+        """Forgets all lanes, because the page has none."""
         self._sent = {}
 
 

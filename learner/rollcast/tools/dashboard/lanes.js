@@ -76,7 +76,7 @@ export default {
       else this.canvases.delete(id);
     },
 
-    // One update: what has changed since the last one. A lane moves by some cells, whose new ones come with it.
+    // Applies an update: the changes since the last one. New cells are appended, and as many old ones are removed.
     change(update) {
       if (update.forget) this.lanes.clear();
       for (const id of update.gone) this.lanes.delete(id);
@@ -115,7 +115,7 @@ export default {
       return [context, width];
     },
 
-    // Each cell is a pile of its states' shares; a letter says which is the largest.
+    // Each cell is a stacked bar of its states' shares; a letter names the largest.
     drawRow(row) {
       const canvas = this.canvases.get(row.id);
       const lane = this.lanes.get(row.id);

@@ -1,4 +1,4 @@
-"""The lanes of the page: what the learner and every actor did, with the actors that are worst off as rows."""
+"""The lanes of the page: the activity of the learner and of every actor; the worst-off actors are rows."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ from rollcast.tools.watching.states import UNKNOWN, StateLook, looks
 First = Literal["worst off", "slowest"]
 # Actors that are rows; the others are strips.
 N_ROWS: Final = 12
-# Seconds that lanes show, by choice, and the cells into which they are divided. A learner remembers an hour of them.
+# The number of cells of a lane, by the seconds that it shows. A learner remembers an hour.
 _CELLS: Final = {60.0: 60, 300.0: 100, 3600.0: 240}
 LONGEST_S: Final = 3600.0
-# Updates come once a second; cells of a second are new with each, even if one comes early.
+# Updates come once a second. Each renews the cells of one second, even if it comes early.
 _EARLY_S: Final = 0.5
 
 
 class Lanes(Element, component="lanes.js"):
-    """The lanes of one page. It sends only changes.
+    """The lanes of one page; sends only changes to the browser.
 
     Args:
         on_choice: Called with the name of the chosen actor; empty: the learner.
@@ -54,7 +54,7 @@ class Lanes(Element, component="lanes.js"):
             self._is_ready = True
             self.begin_again()
             if self._shown is not None:
-                # There may be nothing new for long, or ever.
+                # Shows the last update, because there may be no other.
                 view, span_s, find, first = self._shown
                 self.show(view, span_s=span_s, find=find, first=first)
 
@@ -73,8 +73,8 @@ class Lanes(Element, component="lanes.js"):
         Args:
             view: The run.
             span_s: Seconds to show: 60, 300 or 3600.
-            find: Actors with this text in their names, or in their relays', come first; empty: those of `first` do.
-            first: The actors that come first.
+            find: Actors whose name, or whose relay's name, contains this text come first; empty: no search.
+            first: The order of the actors.
         """
         self._shown = view, span_s, find, first
         if not self._is_ready or view.now_s is None:
@@ -84,7 +84,7 @@ class Lanes(Element, component="lanes.js"):
         self._scale = span_s, n_cells
         ranked = view.ranked_actors()
         if first == "slowest":
-            # of those that play; the others have no speed
+            # connected actors first; the others have no speed
             ranked.sort(key=lambda actor: (actor.state is not ActorState.STREAMING, actor.env_steps_per_second))
         if find:
             ranked.sort(
@@ -116,7 +116,7 @@ class Lanes(Element, component="lanes.js"):
     def _refresh_cells(
         self, view: RunView, actors: Sequence[ActorInfo], *, span_s: float, n_cells: int, anew: bool
     ) -> None:
-        """Computes the lanes again: all when a cell is over, those of new actors at once."""
+        """Computes the lanes again: all of them when a cell ends, those of new actors at once."""
         now = time.monotonic()
         anew = anew or now >= self._next_cells
         if anew:
@@ -134,6 +134,6 @@ def _look(look: StateLook) -> dict[str, Any]:
         "name": look.name,
         "colour": look.colour,
         "ink": look.ink,
-        # small letters wait
+        # lower case: a state of waiting
         "waits": look.letter.islower(),
     }

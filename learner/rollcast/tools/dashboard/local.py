@@ -1,4 +1,4 @@
-"""Runs the dashboard of a run as a child process of its learner; it ends when the learner ends, in whatever way."""
+"""Runs the dashboard of a run as a child process of its learner. The child always ends with the learner."""
 
 import contextlib
 import json
@@ -23,11 +23,11 @@ from rollcast.services.process.stop_signals import ignore_terminal
 from rollcast.services.security.security import PLAIN_CLIENT
 from rollcast.tools.dashboard.settings import check_page_address
 
-# The time in which the child has to serve; it imports much, at a low priority.
+# Seconds within which the child has to serve. It imports many modules at a low priority.
 _START_TIMEOUT_S: Final = 60.0
-# The time in which it may end by itself, when it is asked to and when its parent has died.
+# Seconds that the child may take to end after SIGTERM, or after its parent has died.
 _STOP_TIMEOUT_S: Final = 3.0
-# Training goes first where it and the page want the same core: the share of this niceness is a tenth.
+# Training has priority over the page where both need the same core: this niceness leaves the page a tenth.
 _NICE: Final = 10
 
 
@@ -40,7 +40,7 @@ class LocalDashboardPlan:
         listen_address: "host:port" of the page; port 0: any free one.
         read_only: True: the page has no buttons.
         timeout_s: Seconds to wait for the learner's answer.
-        log_level: The lowest level that it logs to stderr.
+        log_level: The lowest level that the child logs to stderr.
     """
 
     learner_address: str
@@ -51,10 +51,10 @@ class LocalDashboardPlan:
 
 
 class LocalDashboard:
-    """The child process, from the begin of the block to its end.
+    """The child process: a context manager that starts and ends it.
 
     Args:
-        plan: Its arguments.
+        plan: The child's arguments.
     """
 
     def __init__(self, plan: LocalDashboardPlan) -> None:
@@ -87,14 +87,14 @@ class LocalDashboard:
 
         Raises:
             AddressInUseError: Another server has the address.
-            ConfigurationError: The address cannot be had.
+            ConfigurationError: The page cannot be served at the address.
             RollcastError: The child has ended, or does not serve in time.
         """
         try:
             if not self._receiver.poll(_START_TIMEOUT_S):
                 raise RollcastError(
                     f"the dashboard does not serve after {_START_TIMEOUT_S:.0f} s; expected a few seconds; train "
-                    "without --dashboard, and start `rollcast dashboard` by itself"
+                    "without --dashboard, and start `rollcast dashboard` separately"
                 )
             told: Mapping[str, Any] = json.loads(self._receiver.recv_bytes())
         except EOFError as error:
@@ -129,8 +129,8 @@ def _plan(settings: TrainSettings, learner_address: str) -> LocalDashboardPlan:
     require_extra("dashboard", "--dashboard")
     if settings.actor_kind == "sequential":
         raise ConfigurationError(
-            "dashboard is set, and actor_kind is 'sequential', which has no server that a page could ask; expected "
-            "'subprocess'; leave one out"
+            "dashboard is set, and actor_kind is 'sequential', which has no server for a page; expected 'subprocess'; "
+            "remove one of the two"
         )
     check_page_address(settings.dashboard_address, insecure=settings.insecure)
     return LocalDashboardPlan(
@@ -143,7 +143,7 @@ def _plan(settings: TrainSettings, learner_address: str) -> LocalDashboardPlan:
 
 
 def _run_dashboard(plan: LocalDashboardPlan, parent: Connection) -> None:
-    """Serves the page in the child; tells the parent `{url}`, or `{kind, message}` of an error."""
+    """Serves the page in the child; sends the parent `{url}`, or `{kind, message}` of an error."""
     # The learner decides when its page ends.
     ignore_terminal()
     os.nice(_NICE)

@@ -1,4 +1,4 @@
-"""The metrics of a run on its page: a chart of each that is chosen."""
+"""The metrics of a run on its page: a chart of each chosen metric."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
@@ -10,7 +10,7 @@ from rollcast.tools.dashboard import charts
 from rollcast.tools.dashboard.text import Text
 from rollcast.tools.watching.run_view import RunView
 
-# Ends of the names of an algorithm's metrics that people look at first.
+# Last parts of the names of metrics that the page shows at first.
 _FIRST: Final = (
     "policy_loss",
     "loss",
@@ -42,7 +42,7 @@ class Metrics:
                 self._select = ui.select({}, multiple=True).props(
                     'dense options-dense use-chips aria-label="metrics to show" data-choice=metrics'
                 )
-                # the browser's choices alone, not those that `show` makes
+                # only choices made in the browser, not those of `show`
                 self._select.on("update:model-value", self._choose)
             self._grid = ui.element("div").classes("metrics")
 
@@ -77,7 +77,7 @@ class Metrics:
         self._on_choice()
 
     def _place(self, names: Iterable[str]) -> None:
-        """Makes the charts of the chosen metrics, in their order, unless they are there."""
+        """Makes the charts of the chosen metrics, in their order, unless they exist."""
         if list(names) == list(self._charts):
             return
         self._grid.clear()

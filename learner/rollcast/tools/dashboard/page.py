@@ -1,4 +1,4 @@
-"""The page of one learner: the sentence, the charts, the figures, the lanes and the events."""
+"""The page of one learner: the headline, the charts, the figures, the lanes and the events."""
 
 import html
 import time
@@ -33,12 +33,12 @@ from rollcast.tools.watching.rows import Row, rows
 from rollcast.tools.watching.run_view import RunView
 from rollcast.tools.watching.states import looks
 
-# A page looks so often for something new; the learner sends it once a second.
+# Seconds between two refreshes of a page; the learner sends an update once a second.
 _LOOK_S: Final = 0.5
 _MAX_EVENTS: Final = 100
 _SPANS: Final = {60: "1 min", 300: "5 min", 3600: "1 h", 0: "all"}
 _FIRST_SPAN: Final = 0
-# Lines over a time are drawn again when this part of it has passed, which is about a pixel; but at least so often.
+# A curve is redrawn after this share of the time that it shows, about a pixel, and at the latest after these seconds.
 _REDRAWN: Final = 1 / 600
 _LONGEST_REDRAW_S: Final = 10.0
 
@@ -50,7 +50,7 @@ class Events(Element, component="events.js"):
 
 
 class _Gauge:
-    """The place of one figure."""
+    """The place of one figure on the page."""
 
     def __init__(self) -> None:
         with ui.element("div").classes("figure") as self._root:
@@ -64,7 +64,7 @@ class _Gauge:
         self._root.set_visibility(False)
 
     def show(self, figure: Row | None) -> None:
-        """Shows a figure; None: nothing."""
+        """Shows a figure; None: hides its place."""
         if figure == self._shown:
             return
         self._shown = figure
@@ -89,7 +89,7 @@ class Page:
 
     Args:
         watched: The learner.
-        learners: All learners that there are pages of, in their order.
+        learners: All learners that have a page, in their order.
     """
 
     def __init__(self, watched: Watched, learners: Sequence[Watched]) -> None:
@@ -103,7 +103,7 @@ class Page:
         self._next_lines = 0.0
         self._dark = ui.dark_mode(None)
         ui.add_css(Path(__file__).with_name("style.css"))
-        # Browsers show it at once; the rest of the page follows when its scripts are loaded, and style.css hides this.
+        # Browsers show this at once. When the scripts are loaded, the rest of the page appears; style.css hides this.
         sentence = html.escape(wording.headline(watched.snapshot().view))
         ui.add_body_html(f'<div id="first" class="dash"><div class="sentence">{sentence}</div></div>')
         with ui.element("div").classes("dash"):
@@ -135,7 +135,7 @@ class Page:
             self._phase = Text(classes="phase", tag="span")
             self._subtitle = Text(classes="soft")
             ui.element("div").classes("grow")
-            # made below the buttons, in which it says what came of them
+            # shows the result of the buttons; moved below them later
             outcome = Text(classes="outcome").props("role=status aria-live=polite data-outcome")
             self._controls = Controls(self._watched, outcome)
             theme = ui.button(icon="contrast", on_click=self._change_theme).props("flat dense round size=sm")
@@ -262,7 +262,7 @@ class Page:
             since = (
                 ""
                 if view.now_unix_s is None
-                else f" Below is what it said until {clock(view.since_start(view.now_unix_s))}."
+                else f" Below is its last report, from {clock(view.since_start(view.now_unix_s))}."
             )
             self._problem.show(printable(f"{problem}.{since}"))
 

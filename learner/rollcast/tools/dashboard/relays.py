@@ -1,4 +1,4 @@
-"""The relays of the page: how many actors come through each, and how those are."""
+"""The relays of the page: the number and the state of each relay's actors."""
 
 from nicegui import ui
 
@@ -8,7 +8,7 @@ from rollcast.tools.watching.run_view import RunView
 
 
 class _Row:
-    """The place of one relay. It has to be made inside the table's body."""
+    """The place of one relay. Make it inside the table's body."""
 
     def __init__(self) -> None:
         with ui.element("tr") as self._root:
@@ -18,7 +18,7 @@ class _Row:
         self._shown: RelayRow | None = None
 
     def show(self, row: RelayRow | None) -> None:
-        """Shows a relay; None: nothing."""
+        """Shows a relay; None: hides its place."""
         if row == self._shown:
             return
         self._shown = row
@@ -49,7 +49,7 @@ class Relays:
         self._card.set_visibility(False)
 
     def show(self, view: RunView) -> None:
-        """Shows the relays of a run; sends only what has changed."""
+        """Shows the relays of a run; sends only changes."""
         shown = relay_rows(view)
         self._card.set_visibility(bool(shown))
         with self._body:

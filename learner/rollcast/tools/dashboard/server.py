@@ -20,11 +20,14 @@ from rollcast.tools.dashboard.page import Page
 from rollcast.tools.dashboard.text import Text
 from rollcast.tools.dashboard.watched import Watched
 
-# A learner that is restarted, or a token file that changes, may give another role.
+# Seconds between two checks of the role, which a restarted learner or a new token file may change.
 _ASK_ROLE_S: Final = 5.0
-# Browsers with an open page have so many seconds when the server ends.
+# Seconds that open pages may take to close when the server stops.
 _GRACE_S: Final = 1
-# Pages that were asked for and that no browser has opened: each has 0.9 MB, and NiceGUI keeps it for a minute.
+# Seconds within which a browser that lost its connection, as a busy machine does, finds its page again. After that it
+# loads the page anew, without the outcome of the last command.
+_KEEP_PAGE_S: Final = 60.0
+# Most pages that were requested but not opened. Each takes 0.9 MB, and NiceGUI keeps it for a minute.
 _MAX_UNOPENED: Final = 16
 _ICON: Final = Path(__file__).with_name("icon.svg")
 
@@ -35,11 +38,11 @@ class DashboardServer:
     Args:
         learners: The learners; each has a page at `/0`, `/1` and so on, and the first one at `/`, too.
         address: "host:port"; port 0: any free one.
-        host_names: The names, beside `localhost` and numbers, under which browsers may ask for the page.
+        host_names: The names, besides `localhost` and IP addresses, under which browsers may request the page.
 
     Raises:
-        ConfigurationError: The address is not "host:port", or is none of this machine.
-        AddressInUseError: Another server has it.
+        ConfigurationError: The address is not "host:port", or its host cannot be resolved.
+        AddressInUseError: The page cannot listen there, for example because another server does.
     """
 
     def __init__(self, learners: Sequence[Watched], address: str, *, host_names: Collection[str] = ()) -> None:
@@ -49,8 +52,8 @@ class DashboardServer:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         app = FastAPI(lifespan=self._lifespan, openapi_url=None)
         app.add_api_route("/healthz", _healthy, response_class=PlainTextResponse, include_in_schema=False)
-        ui.page("/", title="rollcast")(lambda: self._page("0"))
-        ui.page("/{index}", title="rollcast")(self._page)
+        ui.page("/", title="rollcast", reconnect_timeout=_KEEP_PAGE_S)(lambda: self._page("0"))
+        ui.page("/{index}", title="rollcast", reconnect_timeout=_KEEP_PAGE_S)(self._page)
         ui.run_with(
             app,
             title="rollcast",
@@ -59,13 +62,14 @@ class DashboardServer:
             tailwind=False,
             binding_refresh_interval=None,
             show_welcome_message=False,
+            # Browsers are asked every 0.8 of this time whether they are there, and have 0.4 of it to answer.
             reconnect_timeout=10.0,
             gzip_middleware_factory=None,
         )
         config = uvicorn.Config(
             Doors(app, {*host_names, host}),
             http=BoundedConnection,
-            # To this process's log, which is bounded.
+            # uvicorn logs to this process's log, which is bounded.
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -87,7 +91,7 @@ class DashboardServer:
             self._socket.close()
 
     def stop(self) -> None:
-        """Lets `run` return. Any thread and any signal handler may call it."""
+        """Makes `run` return. Any thread and any signal handler may call it."""
         self._server.should_exit = True
 
     @contextlib.asynccontextmanager
@@ -111,13 +115,13 @@ class DashboardServer:
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to the command, and says when it serves."""
+    """A server that leaves signals to the command, and calls `on_serving` when it serves."""
 
     on_serving: Callable[[], None] = staticmethod(lambda: None)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Takes no signals."""
+        """Handles no signals."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -138,16 +142,16 @@ async def _keep_role(watched: Watched) -> None:
 
 
 def _listen(address: str) -> tuple[socket.socket, str]:
-    """Returns a socket that listens at an address, and its host."""
+    """Returns a socket that listens at an address, and the host of that address."""
     parsed = parse_web_address(address)
     try:
         candidates = socket.getaddrinfo(parsed.host, parsed.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
-            f"the host of the address {address!r} cannot be resolved: {error}; expected a name or number of this "
+            f"the host of the address {address!r} cannot be resolved: {error}; expected a name or IP address of this "
             "machine, for example 127.0.0.1 or 0.0.0.0; correct it"
         ) from error
-    # IPv4 first: what `localhost` means to most
+    # IPv4 first, which most users expect of `localhost`
     family, kind, protocol, _, where = min(candidates, key=lambda candidate: candidate[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     try:

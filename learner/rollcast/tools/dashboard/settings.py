@@ -13,7 +13,7 @@ from rollcast.services.settings.settings import LogLevel
 
 
 class DashboardSettings(ClientSecuritySettings):
-    """Serves a page for browsers that shows what learners and their actors do."""
+    """Serves a web page that shows the state of learners and their actors."""
 
     first_options: ClassVar = (
         *("learner_address", "listen_address", "token_file", "tls_ca", "read_only", "host_names", "insecure"),
@@ -22,25 +22,25 @@ class DashboardSettings(ClientSecuritySettings):
 
     learner_address: ServerAddresses = Field(
         "localhost:50051",
-        description="The learner's address: host:port, unix:/path, or file:/path of its --address-file. Several, with "
-        "commas between them, get a page each.",
+        description="The learner's address: host:port, unix:/path, or file:/path of its --address-file. Separate "
+        "several addresses with commas; each learner gets a page.",
     )
     listen_address: WebAddress = Field(
         "localhost:8080", description="The address to serve the page at, host:port (port 0: any free port)."
     )
     read_only: bool = Field(
-        False, description="Show no buttons, even if the token is an operator's or the learner asks for none."
+        False, description="Show no buttons, even if the token is an operator's or the learner asks for no token."
     )
     host_names: str = Field(
         "",
-        description="Names under which browsers may ask for the page, with commas between them, beside localhost and "
-        "numbers. Default: none.",
+        description="Host names under which browsers may request the page, separated by commas. localhost and IP "
+        "addresses are always allowed. Default: none.",
     )
     timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for a learner's answer.")
     insecure: bool = Field(
         False,
-        description="Allow serving the page to other machines, where everybody who reaches it has the rights of the "
-        "token, and sending the token to other machines without TLS.",
+        description="Allow serving the page to other machines, and sending the token to them without TLS. Everybody "
+        "who reaches the page then has the rights of the token.",
     )
     log_level: LogLevel = Field("WARNING", description="Least severe messages to log, on stderr.")
 
@@ -53,7 +53,7 @@ class DashboardSettings(ClientSecuritySettings):
         return split_addresses(self.learner_address)
 
     def names(self) -> tuple[str, ...]:
-        """Returns the names under which browsers may ask."""
+        """Returns the host names under which browsers may request the page, besides localhost and IP addresses."""
         return tuple(part.strip() for part in self.host_names.split(",") if part.strip())
 
     def check_listen_address(self) -> None:
@@ -66,18 +66,18 @@ class DashboardSettings(ClientSecuritySettings):
 
 
 def check_page_address(address: str, *, insecure: bool) -> None:
-    """Refuses to serve a page to other machines unless that was asked for.
+    """Refuses to serve a page to other machines unless the user allows it.
 
     Args:
         address: The address to serve it at.
-        insecure: Whether it was asked for.
+        insecure: Whether the user allows it.
 
     Raises:
         ConfigurationError: The address is malformed; or other machines reach it, and `insecure` is False.
     """
     if not parse_listening_address(address).is_local and not insecure:
         raise ConfigurationError(
-            f"the page at {address!r} can be reached from other machines and has no login: everybody who reaches it "
-            "would have its rights; expected localhost, perhaps behind a proxy that asks who comes; give a viewer's "
-            "token and --insecure on a network you trust"
+            f"the page at {address!r} can be reached from other machines and has no login: anyone who reaches it "
+            "would have the rights of its token; expected localhost, perhaps behind a proxy with a login; on a network "
+            "you trust, give a viewer's token and --insecure"
         )

@@ -1,13 +1,13 @@
-"""An element of the page that shows text as text: nothing in it is HTML, from any source."""
+"""An element of the page that shows text literally, never as HTML."""
 
 from nicegui.elements.mixins.text_element import TextElement
 
 
 class Text(TextElement):
-    """A piece of text.
+    """A text on the page.
 
     Args:
-        text: The text, from anywhere.
+        text: The text, which may come from another machine.
         tag: The HTML element.
         classes: Its classes of CSS.
     """
@@ -17,7 +17,7 @@ class Text(TextElement):
         self.classes(classes)
 
     def show(self, text: str, title: str = "") -> None:
-        """Sets the text, and what shows when it is pointed at; sends nothing if both are as before."""
+        """Sets the text and its tooltip; sends nothing if both are unchanged."""
         self.set_text(text)
         if title != self.props.get("title", ""):
             self.props["title"] = title

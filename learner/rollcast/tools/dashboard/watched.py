@@ -1,4 +1,4 @@
-"""Watches one learner for the page: its history, and the part that the page's token may play."""
+"""Watches one learner for the page: its history, and the rights of the page's token."""
 
 import contextlib
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from rollcast.services.errors import RollcastError
 from rollcast.services.security.security import ClientSecurity
 from rollcast.tools.watching.follower import Follower, Snapshot
 
-# The learner sends what is new so often, and pages show it so often.
+# Seconds between two updates of the learner.
 UPDATE_S: Final = 1.0
 
 _T = TypeVar("_T")
 
 
 class Watched:
-    """A learner that pages show. Any thread may call.
+    """A learner that pages show. Thread-safe.
 
     Args:
         address: "host:port", "unix:/path" or "file:/path".
@@ -41,17 +41,17 @@ class Watched:
         return self._may_operate
 
     def snapshot(self) -> Snapshot:
-        """Returns the run as it is known now."""
+        """Returns the newest state of the run."""
         return self._follower.snapshot()
 
     def ask_role(self) -> None:
-        """Asks the learner whether this page may operate it; waits for the answer. Changes nothing without one."""
+        """Asks the learner for the token's role, and waits for the answer. Without an answer, changes nothing."""
         if not self._read_only:
             with contextlib.suppress(RollcastError):  # the page shows why the learner does not answer
                 self._may_operate = self.call(LearnerClient.may_operate)
 
     def call(self, method: Callable[[LearnerClient], _T]) -> _T:
-        """Makes a call over a connection of its own, for which tokens and certificates are read again.
+        """Makes a call over a new connection, for which token and certificate files are read again.
 
         Args:
             method: Makes the call.

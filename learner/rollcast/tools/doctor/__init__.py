@@ -1,1 +1,1 @@
-"""`rollcast doctor`: finds the problems of a run, and says what to do."""
+"""`rollcast doctor`: finds the problems of a run, and suggests remedies."""

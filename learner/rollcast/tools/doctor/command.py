@@ -1,5 +1,6 @@
-"""`rollcast doctor`: finds out what is wrong with a run, and what to do."""
+"""`rollcast doctor`: finds the problems of a run, and suggests remedies."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -18,29 +19,31 @@ from rollcast.tools.settings import DoctorSettings
 
 
 def doctor(settings: DoctorSettings, output: IO[str]) -> int:
-    """Asks the learner, or reads a run's folder, prints what is wrong, and returns the exit code.
+    """Asks the learner, or reads a run's folder, prints the problems, and returns the exit code.
 
     Returns:
-        0 if nothing is wrong, else 1. Notes are not wrong.
+        1 if a finding is `WRONG`, else 0.
 
     Raises:
-        ConfigurationError: The folder is no run.
+        ConfigurationError: The folder is not a run directory.
     """
     episodes, findings, summary = _ask(settings) if settings.run is None else _read(settings.run)
-    if settings.json_output:
-        document = {
-            "summary": summary,
-            "learning_is_judged": episodes is not None and episodes >= MIN_EPISODES,
-            "findings": [_as_json(finding) for finding in findings],
-        }
-        print_json(output, document)
-    else:
-        _print(output, summary, findings, episodes)
+    # The exit code is that of the findings, even if the reader has read enough.
+    with contextlib.suppress(SystemExit):
+        if settings.json_output:
+            document = {
+                "summary": summary,
+                "learning_is_judged": episodes is not None and episodes >= MIN_EPISODES,
+                "findings": [_as_json(finding) for finding in findings],
+            }
+            print_json(output, document)
+        else:
+            _print(output, summary, findings, episodes)
     return int(any(finding.severity is Severity.WRONG for finding in findings))
 
 
 def _ask(settings: DoctorSettings) -> tuple[int | None, list[Finding], str]:
-    """Asks the learner; returns the episodes, None without a trainer; the findings; and a summary."""
+    """Asks the learner; returns the number of episodes (None without a trainer), the findings, and a summary."""
     try:
         with LearnerClient(
             settings.address, timeout_s=settings.timeout_s, security=settings.client_security()
@@ -52,13 +55,13 @@ def _ask(settings: DoctorSettings) -> tuple[int | None, list[Finding], str]:
         f"{status.phase.name.lower()}, {status.env_steps:,} steps, {status.updates:,} updates, policy "
         f"{status.policy_version}, {status.actors_alive} actors"
     )
-    # a buffer that is served alone learns nothing
+    # `rollcast replay serve` has no trainer
     episodes = status.episodes if status.algorithm else None
     return episodes, diagnose(status, actors, own_version=software_version()), summary
 
 
 def _read(path: Path) -> tuple[int | None, list[Finding], str]:
-    """Reads a run's folder; returns the same."""
+    """Reads a run's folder; returns the same as `_ask`."""
     run = RunDirectory(path)
     read, state = read_run(run), state_of(run)
     summary = f"{state}, {read.newest('env_steps') or 0:,.0f} steps, {read.newest(UPDATES.tag) or 0:,.0f} updates"
@@ -83,8 +86,8 @@ def _print(output: IO[str], summary: str, findings: Sequence[Finding], episodes:
         lines.append("nothing is wrong")
     if episodes is not None and episodes < MIN_EPISODES:
         lines.append(
-            f"whether it learns cannot be said yet: {episodes} episodes have ended; expected {MIN_EPISODES} at least; "
-            "ask again later"
+            f"it is too early to tell whether the run learns: {episodes} episodes have ended; expected at least "
+            f"{MIN_EPISODES}; ask again later"
         )
     for line in lines:
         print_line(output, line)

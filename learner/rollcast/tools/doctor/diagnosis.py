@@ -1,4 +1,4 @@
-"""Diagnoses a run from its learner's status: which part waits for which, since when, problems, and what to do."""
+"""Diagnoses a run from its learner's status: waits and problems, each with advice."""
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,19 +21,19 @@ _ACTORS_ARE_SLOW, _LEARNER_IS_SLOW = 0.5, 0.05
 _LIMIT_ADVICE: Final = {
     "max_actors": "stop an actor, or raise --max-actors",
     "max_streams": "end some clients that watch or subscribe, or raise --max-actors",
-    "max_bytes_in_flight": "it waits until the learner has taken earlier rollouts: raise "
+    "max_bytes_in_flight": "the client waits until the learner has taken earlier rollouts: raise "
     "--limits.max-bytes-in-flight if there is memory, or make rollouts smaller",
     "max_rollout_bytes": "make rollouts smaller, or raise --limits.max-rollout-bytes",
     "calls_per_second": "find out which client calls so often, or raise --limits.calls-per-second",
     "calls_per_second_per_host": "find out which program there calls so often, or raise "
     "--limits.calls-per-second-per-host",
     "max_calls": "find out which client calls so often, or raise --max-actors",
-    "max_half_open_calls": "its calls sent no request: find out which program there calls, or raise "
+    "max_half_open_calls": "its calls sent no request: find out which program makes them, or raise "
     "--limits.max-half-open-calls",
-    "max_half_open_calls_per_host": "its calls sent no request: find out which program there calls, or raise "
+    "max_half_open_calls_per_host": "its calls sent no request: find out which program makes them, or raise "
     "--limits.max-half-open-calls-per-host",
-    "request_s": "its calls sent no request: find out which program there calls, or raise --limits.request-s",
-    "stalled_stream_s": "its call was ended: find out why it neither sends nor reads, or raise "
+    "request_s": "its calls sent no request: find out which program makes them, or raise --limits.request-s",
+    "stalled_stream_s": "the server ended its call: find out why the client neither sends nor reads, or raise "
     "--limits.stalled-stream-s",
 }
 
@@ -52,7 +52,7 @@ class Finding:
     Attributes:
         severity: `WRONG` if training has stopped or an actor is missing; `NOTE` if training could be faster or better.
         what: The finding, with its numbers.
-        advice: The advice: what to do.
+        advice: The action that solves the problem.
     """
 
     severity: Severity
@@ -86,7 +86,7 @@ def diagnose(status: LearnerStatus, actors: Sequence[ActorInfo], *, own_version:
 
 
 def judged(findings: Iterable[LearningFinding]) -> Iterator[Finding]:
-    """Yields the problems of training. These are notes: rules may err, and training continues."""
+    """Yields the problems of training as notes, because rules may err and training continues."""
     for finding in findings:
         yield _note(finding.what, finding.advice)
 
@@ -94,26 +94,26 @@ def judged(findings: Iterable[LearningFinding]) -> Iterator[Finding]:
 def _waits(status: LearnerStatus, actors: Sequence[ActorInfo]) -> Iterator[Finding]:
     if status.phase is Phase.PAUSED:
         yield _wrong(
-            f"training is paused, for {status.waiting_s:.0f} s",
+            f"training has been paused for {status.waiting_s:.0f} s",
             "call Resume (LearnerClient.resume) to continue",
         )
     elif status.phase is Phase.STARTING:
         yield _wrong(
             f"training has not begun: the learner waits for {status.waiting_for or 'its start to finish'}",
-            "provide what it waits for, or read the learner's log",
+            "remove the cause of this wait, or read the learner's log",
         )
     elif status.waiting_for and status.waiting_s >= _LONG_WAIT_S:
         streaming = [info for info in actors if info.state is ActorState.STREAMING]
         advice = (
             "start actors: rollcast actor --learner-address HOST:PORT"
             if not streaming
-            else "see the actors below: their environments are slow or hang, or the actors wait themselves"
+            else "see the actors below: their environments are slow or hang, or the actors wait"
         )
         yield _wrong(f"the trainer has waited {status.waiting_s:.0f} s for {status.waiting_for}", advice)
     for wait in status.replay.waiting if status.replay is not None else ():
         if wait.seconds >= _LONG_WAIT_S:
             yield _wrong(
-                f"{wait.who or 'somebody'} has waited {wait.seconds:.0f} s at the replay buffer: {wait.reason}",
+                f"{wait.who or 'a reader'} has waited {wait.seconds:.0f} s at the replay buffer: {wait.reason}",
                 "make the other side faster, or change the rate limiter (--replay.samples-per-insert, "
                 "--replay.error-buffer, --replay.min-size)",
             )
@@ -124,11 +124,11 @@ def _missing(status: LearnerStatus, actors: Sequence[ActorInfo]) -> Iterator[Fin
     for info in actors:
         if info.state in (ActorState.LOST, ActorState.FAILED, ActorState.REFUSED):
             if info.last_error:
-                why, advice = f": {info.last_error}", "fix the error and start the actor again, or read its own log"
+                why, advice = f": {info.last_error}", "fix the error and restart the actor, or read its log"
             else:
                 why, advice = (
                     "; it gave no reason",
-                    "its process, machine or network broke: start another, or read its log",
+                    "its process, machine or network has failed: start another actor, or read its log",
                 )
             yield Finding(
                 severity=Severity.NOTE if somebody_plays else Severity.WRONG,
@@ -139,7 +139,7 @@ def _missing(status: LearnerStatus, actors: Sequence[ActorInfo]) -> Iterator[Fin
     if status.actors_alive < status.actors_expected:
         yield _wrong(
             f"{status.actors_alive} of {status.actors_expected} actors are alive",
-            "a local actor is started again after a delay; the learner's log says why it ended",
+            "the learner restarts a local actor after a delay; its log shows why the actor ended",
         )
 
 
@@ -150,9 +150,10 @@ def _quiet(actors: Sequence[ActorInfo]) -> Iterator[Finding]:
         limit = max(_QUIET_S, _TIMES_THE_OTHERS * median(others)) if others else _QUIET_S
         if info.idle_s > limit:
             yield _wrong(
-                f"actor {info.actor_id} at {shown_peer(info.peer) or 'an unknown peer'} has delivered nothing for "
+                f"actor {info.actor_id} at {shown_peer(info.peer) or 'an unknown peer'} has sent no rollout for "
                 f"{info.idle_s:.0f} s; the median of the others is {median(others) if others else 0.0:.0f} s",
-                "its environments are slow or hang (--step-timeout-s ends it and shows where), or its machine is down",
+                "its environments are slow or hang (--step-timeout-s ends the actor and shows where), or its machine "
+                "is down",
             )
 
 
@@ -165,13 +166,13 @@ def _lost_work(status: LearnerStatus) -> Iterator[Finding]:
     if status.stale_trajectories:
         yield _note(
             f"{status.stale_trajectories:,} trajectories were dropped as stale",
-            "they were played for an earlier learner, or by actors that PPO did not wait for, which the learner's log "
-            "names, or are older than --max-policy-lag: raise it, or use actors of equal speed",
+            "these trajectories were played for an earlier learner, came from actors that PPO did not wait for (see "
+            "the learner's log), or exceed --max-policy-lag: raise it, or use actors of equal speed",
         )
     if status.dropped_episodes:
         yield _note(
             f"{status.dropped_episodes:,} episodes were dropped, {status.episodes:,} have ended",
-            "the environment raises in steps: the actors' logs have tracebacks and seeds",
+            "the environment raises errors in steps: see tracebacks and seeds in the actors' logs",
         )
 
 
@@ -182,8 +183,9 @@ def _evaluation(status: LearnerStatus) -> Iterator[Finding]:
     if not evaluation.evaluators_alive:
         why = f"; the last one failed: {evaluation.last_error}" if evaluation.last_error else ""
         yield _wrong(
-            f"no evaluator is connected, and policies are to be evaluated{why}",
-            "start one: rollcast actor --role evaluate --learner-address HOST:PORT; a local one is started again",
+            f"no evaluator is connected, but the run evaluates policies{why}",
+            "start an evaluator: rollcast actor --role evaluate --learner-address HOST:PORT; a local one restarts "
+            "automatically",
         )
 
 
@@ -217,7 +219,8 @@ def _balance(status: LearnerStatus) -> Iterator[Finding]:
         )
     elif status.waiting_fraction < _LEARNER_IS_SLOW and status.queue_size >= status.queue_capacity > 0:
         yield _note(
-            f"the queue is full ({status.queue_size} trajectories): the learner is slower than the actors, which wait",
+            f"the queue is full ({status.queue_size} trajectories): the learner is slower than the actors, so they "
+            "wait",
             "for faster training, use a GPU or larger batches; or use fewer actors",
         )
 

@@ -30,7 +30,7 @@ def serve_policy(settings: ServePolicySettings, output: IO[str]) -> int:
     """Serves until SIGTERM or Ctrl-C; returns the exit code: 0, or 130 after Ctrl-C.
 
     Raises:
-        ConfigurationError: There is no such policy, it cannot be used, or a certificate or an address cannot.
+        ConfigurationError: There is no such policy, or the policy, a certificate or an address cannot be used.
         AddressInUseError: Another server has the address.
     """
     del output  # it logs
@@ -62,12 +62,12 @@ def serve_policy(settings: ServePolicySettings, output: IO[str]) -> int:
 
 
 class PolicyControl:
-    """Reports the policy that is served, and refuses to steer: a `rollcast.services.status.service.LearnerControl`.
+    """Reports on the served policy, and refuses all control: a `rollcast.services.status.service.LearnerControl`.
 
     Args:
         policy: The policy.
-        run_dir: Where it comes from.
-        follows: Whether newer ones may come.
+        run_dir: The run directory, or the file, of the policy.
+        follows: True: newer policies may follow.
     """
 
     def __init__(self, policy: FollowedPolicy, run_dir: str, *, follows: bool) -> None:
@@ -88,7 +88,7 @@ class PolicyControl:
         )
 
     def status(self) -> LearnerStatus:
-        """Returns the version that is served, and how long its actions take."""
+        """Returns the served version, and the time of its actions."""
         saved = self._policy.saved
         return LearnerStatus(
             phase=self._phase,
@@ -101,12 +101,12 @@ class PolicyControl:
         )
 
     def collect(self) -> Families:
-        """Returns the same as metrics."""
+        """Returns the status as metrics, for Prometheus."""
         acts, families = self._policy.publisher.act_status(), Families()
         families.gauge("policy_version", "Version of the policy that is served.", self._policy.saved.policy_version)
         families.counter("act_calls", "Calls of Act that were answered.", acts.calls)
         families.counter("act_observations", "Observations in these calls.", acts.observations)
-        families.counter("act_forward_passes", "Forward passes for them.", acts.forward_passes)
+        families.counter("act_forward_passes", "Forward passes for these calls.", acts.forward_passes)
         for quantile, seconds in (("0.5", acts.p50_s), ("0.99", acts.p99_s)):
             families.gauge("act_seconds", "Time to answer a call, of the last 1,024.", seconds, {"quantile": quantile})
         return families
@@ -128,7 +128,7 @@ class PolicyControl:
         self._refuse("save a checkpoint")
 
     def request_stop(self) -> NoReturn:
-        """Refuses: clients that may act should not end the service."""
+        """Refuses, because clients that may act should not end the service."""
         self._refuse("stop")
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Publishes the policy of a file, and each newer one that a run writes there."""
+"""Publishes the policy of a file, and each newer policy that a run writes to it."""
 
 import logging
 from pathlib import Path
@@ -15,18 +15,18 @@ logger = logging.getLogger(__name__)
 
 
 class FollowedPolicy:
-    """The policy of a file, published. One thread calls `look`; any thread may read the attributes.
+    """Publishes the policy of a file. One thread calls `look`; any thread may read the attributes.
 
     Attributes:
-        publisher: Serves it.
-        saved: The version that was published last.
-        spaces: The spaces that it acts in.
-        spec: Its architecture.
+        publisher: Serves the policy.
+        saved: The saved policy that was published last.
+        spaces: The spaces of the policy.
+        spec: The architecture of the policy.
 
     Args:
         run_or_file: A run directory, or one of its `.safetensors` files.
-        name: The policy of the run directory.
-        network: The user's own network that may be imported.
+        name: Which policy of the run directory.
+        network: The user's own network, which may be imported.
         seed: Seeds the sampling of actions.
 
     Raises:
@@ -46,7 +46,7 @@ class FollowedPolicy:
         self.publisher.publish(self.saved.state, version=self.saved.policy_version)
 
     def look(self) -> None:
-        """Publishes the policy of the file if it has changed. One that cannot be used is left out, with a warning."""
+        """Publishes the policy of the file if it has changed; logs a warning if it cannot be used."""
         stamp = self._stamp_of_file()
         if stamp is None or stamp == self._stamp:
             return
@@ -58,12 +58,15 @@ class FollowedPolicy:
             )
             if saved.spec != self.saved.spec:
                 raise ProtocolMismatchError(
-                    f"its network is {saved.spec}; expected {self.saved.spec}, that of the one before"
+                    f"its network is {saved.spec}; expected {self.saved.spec}, that of the served policy"
                 )
             self.publisher.publish(saved.state, version=saved.policy_version)
         except RollcastError as error:
             logger.warning(
-                "the policy of %s is not served: %s; version %d still is", self._file, error, self.saved.policy_version
+                "the policy of %s is not served: %s; the server keeps version %d",
+                self._file,
+                error,
+                self.saved.policy_version,
             )
             return
         self.saved = saved
@@ -71,7 +74,7 @@ class FollowedPolicy:
 
     def _read(self) -> tuple[SavedPolicy, EnvironmentSpaces]:
         saved, spaces = find_saved_policy(self._where, name=self._name, network=self._network)
-        # Checks the weights, which a publisher does not survive.
+        # Checks the weights: wrong ones would break the publisher.
         make_saved_policy(saved, spaces, seed=self._seed, allowed_network=saved.spec.network)
         return saved, spaces
 

@@ -32,11 +32,11 @@ class ServePolicySettings(ServerSecuritySettings, AnnouncementSettings, ServerLi
         "best", description="The policy of the run to serve: best (highest mean return) or last (newest)."
     )
     follow: bool = Field(False, description="Serve each newer policy that the run saves, while it trains.")
-    follow_interval_s: TimeoutSeconds = Field(1.0, description="With --follow: seconds between two looks at the file.")
+    follow_interval_s: TimeoutSeconds = Field(1.0, description="With --follow: seconds between two checks of the file.")
     network: str = Field(
         AUTO_NETWORK,
-        description="The network of your own that the policy was trained with, as package.module:factory. A file does "
-        "not decide what is imported.",
+        description="Your own network of the policy, as package.module:factory. rollcast does not import a network "
+        "that only the file names.",
     )
     seed: Seed = Field(0, description="The seed of sampled actions.")
     log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")

@@ -1,1 +1,1 @@
-"""Relays: actors connect to them as if they were the learner; they forward rollouts in bundles."""
+"""Relays between actors and their learner. Actors connect to a relay as if it were the learner."""

@@ -1,4 +1,4 @@
-"""`rollcast relay`: serves actors in the name of a learner."""
+"""`rollcast relay`: serves actors on behalf of a learner."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""Refuses what only the learner itself answers, and says where the learner is."""
+"""Refuses calls that only the learner answers; the error names the learner's address."""
 
 from collections.abc import Sequence
 from typing import NoReturn
@@ -11,7 +11,7 @@ from rollcast.services.status.status import ActorInfo, LearnerStatus
 class RefusingControl:
     """A `rollcast.services.status.service.LearnerControl` that refuses every call.
 
-    A relay has the token of an actor, and may not ask the learner for others.
+    A relay has an actor's token, which does not allow these calls at the learner.
 
     Args:
         relay_id: The relay.

@@ -10,7 +10,6 @@ import signal
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rollcast.learner.actors.supervision import ActorEnd, Supervision
 from rollcast.learner.history.events import NoteEvent, forget_event
+from rollcast.learner.serving.assignment import ActorLoad
 from rollcast.services.address import (
     exclude_one_another,
     following_address,
@@ -54,21 +54,20 @@ logger = logging.getLogger(__name__)
 
 # Seconds between two reports of a process.
 _REPORT_S: Final = 0.5
-# No actor is sent to a process that has been silent for so long: it may be frozen.
+# Seconds of silence after which no actor is redirected to a process, as it may be frozen, and after which it is killed.
 _DOUBT_S: Final = 3.0
-# Actors that were sent to a process count there for so long; by then its reports have them.
-_ARRIVAL_S: Final = 3.0
-# While none serves, actors are asked to come again for so long; then the learner takes them itself.
+_SILENCE_S: Final = 10.0
+# Seconds for which actors are asked to retry while no process serves; after that, the learner takes them itself.
 _PATIENCE_S: Final = 10.0
-# The time in which a process has to serve, and in which it may end by itself.
+# Seconds within which a process has to serve, and that it may take to end.
 _START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 8.0
 _KILL_TIMEOUT_S: Final = 3.0
-# Seconds between two looks at the processes, while none reports. After a longer pause, such as Ctrl-Z, the processes
-# may have been paused, too.
+# Seconds between two checks of the processes while none reports.
 _LOOK_S: Final = 0.25
+# After a pause of the learner of this many seconds, such as Ctrl-Z, the processes may have been paused, too.
 _PAUSE_S: Final = 2.0
-# Rollouts that come at the same time share a message; see `BundleLink`.
+# Rollouts that arrive at the same time share a message; see `BundleLink`.
 _BUNDLE_WAIT_S: Final = 0.02
 
 
@@ -77,12 +76,12 @@ class IngestPlan:
     """The arguments of an ingest process.
 
     Attributes:
-        name: Its name, which the learner shows beside its actors.
+        name: The name of the process, which the learner shows beside the actors of the process.
         address: The address to listen at.
-        learner_address: The learner's unix socket, alone in a folder of its own.
-        security: The arguments of `ServerSecurity.from_files`, those of the learner.
-        limits: The limits on its actors, from the learner.
-        log_level: The lowest level that it logs to stderr.
+        learner_address: The learner's unix socket, the only file of its folder.
+        security: The learner's arguments of `ServerSecurity.from_files`.
+        limits: The learner's limits on the actors of the process.
+        log_level: The lowest level that the process logs to stderr.
     """
 
     name: str
@@ -94,16 +93,14 @@ class IngestPlan:
 
 
 class _IngestProcess:
-    """A process, with what it has reported last; the watching thread starts and ends it, any thread may read.
+    """A process and its last report. The watching thread starts and ends it; any thread may read.
 
     Args:
         plan: Its arguments.
         advertised_host: The host at which other machines reach it; empty: see `advertised_address`.
-        silence_s: The seconds without a report after which it is killed.
     """
 
-    def __init__(self, plan: IngestPlan, advertised_host: str, silence_s: float) -> None:
-        self._silence_s = silence_s
+    def __init__(self, plan: IngestPlan, advertised_host: str) -> None:
         self.actor_id: Final = plan.name
         self._plan = plan
         self._advertised_host = advertised_host
@@ -111,16 +108,15 @@ class _IngestProcess:
         self._reports: Connection | None = None
         self._process: BaseProcess | None = None
         self._heard_at = 0.0
-        # When actors were sent here lately.
-        self._sent: deque[float] = deque()
-        # The actors that it has; the address at which actors reach it, empty until it serves.
+        self._load = ActorLoad()
+        # The number of its actors; the address at which actors reach it, empty until it serves.
         self.n_actors = 0
         self.address = ""
         self._has_learner = False
-        # The error with which it has ended last, until it serves again.
+        # The error with which it last ended; None once it serves again.
         self.error: RollcastError | None = None
         self.has_finished = False
-        # The reason for which it could not be started; None: it could.
+        # The reason why it could not be started; None: it could.
         self._not_started: OSError | None = None
 
     @property
@@ -135,7 +131,7 @@ class _IngestProcess:
         return self._reports
 
     def launch(self) -> None:
-        """Starts it, or keeps the reason against it for `take_end`: memory, say, or processes are short for a while."""
+        """Starts it. If that fails, for example for lack of memory, keeps the error for `take_end`."""
         try:
             self._launch()
         except OSError as error:
@@ -151,7 +147,7 @@ class _IngestProcess:
         self._process, self._reports, self._heard_at = process, own, time.monotonic()
 
     def take_end(self) -> ActorEnd | None:
-        """Reads its reports; see `SupervisedActor`."""
+        """Reads its reports, and returns its end, if it has ended; see `SupervisedActor`."""
         if self._not_started is not None:
             report, self._not_started = f"it cannot be started ({self._not_started})", None
             return ActorEnd(report)
@@ -162,38 +158,39 @@ class _IngestProcess:
         if process.exitcode is None and not silent:
             return None
         self.address = ""
+        # Its actors return to the learner, those that have not arrived, too.
+        self.n_actors, self._load = 0, ActorLoad()
         if silent:
             process.kill()
             process.join(_KILL_TIMEOUT_S)
-        report = f"no sign of life for {self._silence_s:.0f} s" if silent else self._explain(process.exitcode or 0)
+        report = f"no sign of life for {_SILENCE_S:.0f} s" if silent else self._explain(process.exitcode or 0)
         self.has_finished = process.exitcode == 0
         self._process = self._reports = None
         reports.close()
         _free(process)
-        # It ends with 0 once its learner has told it that training has ended.
+        # It exits with 0 once its learner has reported the end of training.
         return None if self.has_finished else ActorEnd(report)
 
     def excuse(self, now: float) -> None:
-        """Takes its silence so far for a pause of the whole machine, or of all its learner's processes."""
+        """Forgives its silence so far: the whole machine, or all processes of the learner, were paused."""
         self._heard_at = now
 
     def load(self, now: float) -> int:
-        """Returns how many actors it has, those included that are on their way."""
-        while self._sent and now - self._sent[0] > _ARRIVAL_S:
-            self._sent.popleft()
-        return self.n_actors + len(self._sent)
+        """Returns the number of its actors, including redirected ones that have not arrived."""
+        self._load.report(self.n_actors)
+        return self._load.count(now)
 
     def send_one(self, now: float) -> str:
-        """Notes that an actor is sent to it, and returns its address."""
-        self._sent.append(now)
+        """Records that an actor is redirected to it, and returns its address."""
+        self._load.send(now)
         return self.address
 
     def may_serve(self, now: float) -> bool:
-        """Returns whether it serves, as far as is known."""
+        """Returns whether it serves, according to its last report."""
         return bool(self.address) and self._has_learner and now - self._heard_at < _DOUBT_S
 
     def close(self) -> None:
-        """Asks it to end: at the end of training, once its actors know."""
+        """Asks it to end. At the end of training, it first tells its actors."""
         if self._reports is not None:
             self._reports.close()
 
@@ -205,7 +202,7 @@ class _IngestProcess:
                 process.kill()
 
     def join(self, timeout_s: float) -> None:
-        """Waits for its end, and kills it after that time."""
+        """Waits for its end, and kills it after `timeout_s`."""
         if self._process is None:
             return
         self._process.join(timeout_s)
@@ -218,12 +215,12 @@ class _IngestProcess:
         self._process = None
 
     def _read(self, reports: Connection) -> bool:
-        """Reads what it has reported; returns whether it has been silent for too long."""
+        """Reads its reports; returns whether it has been silent for too long."""
         with contextlib.suppress(EOFError, OSError):  # it has ended
             while reports.poll():
                 self._take(json.loads(reports.recv_bytes()))
-        # Nothing is known while this process itself was held up: the reports are read first.
-        limit_s = self._silence_s if self.address else _START_TIMEOUT_S
+        # Reads the reports before it looks at the clock: this process itself may have been held up.
+        limit_s = _SILENCE_S if self.address else _START_TIMEOUT_S
         return time.monotonic() - self._heard_at > limit_s
 
     def _take(self, report: Mapping[str, Any]) -> None:
@@ -243,55 +240,54 @@ class _IngestProcess:
 
 
 def _free(process: BaseProcess) -> None:
-    """Frees what this process has of another; not yet, if even SIGKILL has not ended that."""
+    """Frees the resources of an ended process; does nothing if even SIGKILL has not ended it."""
     if process.exitcode is not None:
         process.close()
 
 
 class IngestProcesses:
-    """The ingest processes of a learner, which sends its actors there: an `ActorAssignment`. Any thread may call.
+    """The ingest processes to which a learner redirects its actors: an `ActorAssignment`. Thread-safe.
 
     When an actor joins, the learner redirects it to the process with the fewest actors. Evaluators, and actors that
-    reach no process, stay at the learner. The learner restarts a process that dies or stays silent for `silence_s`. The
-    actors of that process return to the learner, which redirects them to another one.
+    reach no process, stay at the learner. The learner restarts a process that dies or stays silent for 10 s. The actors
+    of that process return to the learner, which redirects them to another process.
 
     Args:
         plans: One for each process.
-        advertised_host: The host at which other machines reach them; empty: see `advertised_address`.
-        silence_s: The seconds without a report after which a process is killed and started again.
+        advertised_host: The host at which other machines reach the processes; empty: see `advertised_address`.
     """
 
     rank = 0
     n_ranks = 1
 
-    def __init__(self, plans: list[IngestPlan], *, advertised_host: str = "", silence_s: float = 10.0) -> None:
-        self._processes = [_IngestProcess(plan, advertised_host, silence_s) for plan in plans]
-        # Notes the ends of processes, for people who watch the run.
+    def __init__(self, plans: list[IngestPlan], *, advertised_host: str = "") -> None:
+        self._processes = [_IngestProcess(plan, advertised_host) for plan in plans]
+        # Records the ends of processes as events of the run.
         self._note: NoteEvent = forget_event
         self._supervision = Supervision(self._processes, max_restarts=2**31, on_exit=self._note_exit)
         self._lock = threading.Lock()  # guards the processes' loads, and the time below
-        # Since when an actor has found that none serves; None: one does.
+        # The time at which an actor first found that no process serves; None: one serves.
         self._none_since: float | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rollcast-ingest-watch", daemon=True)
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of those that run."""
+        """The process ids of the running processes."""
         return [pid for process in self._processes if (pid := process.pid) is not None]
 
     def start(self) -> None:
         """Starts the processes, and a thread that watches them."""
-        atexit.register(self._kill)  # after multiprocessing's own, and so called before
+        atexit.register(self._kill)  # registered after multiprocessing's own, and so called before it
         self._supervision.start()
         self._thread.start()
 
     def wait_until_served(self) -> tuple[str, ...]:
-        """Waits until all processes serve; returns their addresses, none if the processes are closed meanwhile.
+        """Waits until all processes serve, and returns their addresses; empty if `close` was called meanwhile.
 
         Raises:
-            AddressInUseError: Another process has an address.
-            ConfigurationError: An address cannot be had.
+            AddressInUseError: A program other than this learner uses an address.
+            ConfigurationError: A process cannot listen at its address.
             RollcastError: A process cannot serve.
         """
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -312,7 +308,7 @@ class IngestProcesses:
         """Returns the address of the process that takes an actor; None: the learner takes it itself.
 
         Raises:
-            NotReadyError: None serves at this moment.
+            NotReadyError: No process serves at this moment.
         """
         del n_taken
         if offer.role is ActorRole.EVALUATE:
@@ -329,30 +325,30 @@ class IngestProcesses:
         raise NotReadyError("the learner's ingest processes are starting again; try again with backoff")
 
     def took(self, name: str) -> None:
-        """Does nothing: there is one learner."""
+        """Does nothing, because there is only one learner."""
 
     def tell(self, note: NoteEvent) -> None:
-        """Has the ends of processes noted from now on.
+        """Records the ends of processes as events from now on.
 
         Args:
-            note: Notes them.
+            note: Records an event.
         """
         self._note = note
 
-    def _note_exit(self, name: str, report: str) -> None:
-        self._note(EventSeverity.WARNING, f"ingest process ended: {report}; it is started again", who=name)
+    def _note_exit(self, name: str, end: ActorEnd) -> None:
+        self._note(EventSeverity.WARNING, f"ingest process ended: {end.report}; it is started again", who=name)
 
     def close(self, *, at_once: bool = False) -> None:
         """Ends the processes. Idempotent.
 
         Args:
-            at_once: True: they may not take their time.
+            at_once: True: kills them without waiting.
         """
         self._stop.set()
         try:
             if self._thread.ident is not None:
                 self._thread.join()
-        finally:  # a second Ctrl-C may interrupt the wait; then they end by themselves
+        finally:  # a second Ctrl-C may interrupt the wait; the processes then end by themselves
             for process in self._processes:
                 process.close()
         deadline = time.monotonic() + (0.0 if at_once else _STOP_TIMEOUT_S)
@@ -393,7 +389,7 @@ def ingest_processes(settings: "ServingSettings") -> Iterator[tuple[IngestProces
         The processes, and the unix socket that the learner has to serve for them.
 
     Raises:
-        ConfigurationError: The settings are not possible.
+        ConfigurationError: A file or an address of the settings cannot be used.
     """
     # Refuses wrong files, and ports that are taken, before a process starts.
     settings.server_security()
@@ -405,8 +401,8 @@ def ingest_processes(settings: "ServingSettings") -> Iterator[tuple[IngestProces
         where, metrics = parse_listening_address(address), settings.metrics_address
         if metrics is not None and exclude_one_another(where, parse_web_address(metrics)):
             raise ConfigurationError(
-                f"--metrics-address: {metrics!r} is where ingest process {number} listens, as the ports after that of "
-                "--address are theirs; expected another port; choose one"
+                f"--metrics-address: {metrics!r} is the address of ingest process {number}, as these processes use "
+                "the ports after that of --address; expected another port; choose another --metrics-address"
             )
         check_bindable(where)
     with short_temporary_paths():
@@ -437,12 +433,12 @@ def ingest_processes(settings: "ServingSettings") -> Iterator[tuple[IngestProces
 
 
 def _relay_until_stopped(plan: IngestPlan, parent: Connection) -> None:
-    """Relays in the child; reports `{address, n_actors, has_learner}` again and again, or `{error, message}` once."""
-    # The learner decides when its processes end, also where all processes of a job get SIGTERM.
+    """Relays in the child; reports `{address, n_actors, has_learner}` periodically, or `{error, message}` once."""
+    # The learner decides when its processes end, even if all processes of a job get SIGTERM.
     ignore_terminal()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     log_to_stderr(plan.log_level, name=plan.name)
-    # It loses its learner when that ends, and ends with it.
+    # Logs no warning about the end of the learner, with which this process ends.
     logging.getLogger(link.__name__).setLevel(logging.ERROR)
     reuse_large_buffers()
     try:
@@ -481,7 +477,7 @@ def _socket_of(plan: IngestPlan) -> Path:
 
 
 def _report(plan: IngestPlan, relay: RollcastRelay, parent: Connection) -> None:
-    """Thread: tells the parent that this process lives, and ends it when the parent ends, or asks it to."""
+    """Thread: reports to the parent, and ends this process when the parent ends or asks for it."""
     learner = multiprocessing.parent_process()
     assert learner is not None, "it is a child"
     ended: list[Any] = []
@@ -491,7 +487,7 @@ def _report(plan: IngestPlan, relay: RollcastRelay, parent: Connection) -> None:
             has_learner = relay.link.is_open
             told = {"address": relay.address, "n_actors": relay.intake.n_actors, "has_learner": has_learner}
             parent.send_bytes(json.dumps(told).encode())
-        # The parent sends nothing: it closes the connection.
+        # The parent sends nothing. It closes the connection to ask for the end.
         ended = wait([parent, learner.sentinel], _REPORT_S if has_learner else _REPORT_S / 10)
     if learner.sentinel in ended:
         # A learner that was killed could not remove its socket.

@@ -1,4 +1,4 @@
-"""Lets actors join through a relay, and opens their streams."""
+"""Joins actors to the learner through a relay, and opens their streams."""
 
 import dataclasses
 import logging
@@ -16,7 +16,7 @@ from rollcast.tools.relay.stream import PolicyRequests, RelayedStream
 
 logger = logging.getLogger(__name__)
 
-# A message of an actor travels inside another, which must not be above `MAX_MESSAGE_BYTES` either.
+# Bytes kept free for the message around an actor's message: together they must not exceed `MAX_MESSAGE_BYTES`.
 _ROOM_BYTES: Final = 1024
 
 
@@ -28,16 +28,29 @@ class _Joined(NamedTuple):
     offer: JoinOffer
 
 
-class RelayIntake:
-    """The relay as the learner of its actors: a `RolloutSink` and a `BundleSink`, see `services/rollouts`.
+class _Streaming(NamedTuple):
+    """The open stream of an actor.
 
-    The learner itself agrees with every actor. Any thread may call.
+    Attributes:
+        key: The number of the stream.
+        cancel: Ends the stream.
+    """
+
+    key: int
+    cancel: Callable[[], None]
+
+
+class RelayIntake:
+    """Serves actors as their learner would: a `RolloutSink` and a `BundleSink`, see `services/rollouts`.
+
+    The learner itself decides about every join. A new stream of an actor replaces its old one, as at the learner.
+    Thread-safe.
 
     Args:
         relay_id: This relay's name.
         link: The connection to the learner.
-        max_actors: Actors that may have a stream at once.
-        policies: Is told when an actor can use a policy.
+        max_actors: The most actors with an open stream.
+        policies: Records which actors can use a policy.
     """
 
     def __init__(
@@ -54,49 +67,51 @@ class RelayIntake:
         self._policies = policies
         self._lock = threading.Lock()  # guards all below
         self._joined: dict[str, _Joined] = {}
-        self._streaming: set[int] = set()
+        # By the actor's name.
+        self._streaming: dict[str, _Streaming] = {}
         self._n_rollouts = 0
         self._n_bytes = 0
         self._last_key = 0
 
     def admit(self, relay: Relay, waiting: Sequence[Relay]) -> int:
-        """Admits a relay while there is a learner; see `BundleSink`."""
+        """Admits a relay while this relay has a learner; see `BundleSink`."""
         return self._link.admit(relay, waiting)
 
     @property
     def n_actors(self) -> int:
-        """The actors with an open stream."""
+        """The number of actors with an open stream."""
         with self._lock:
             return len(self._streaming)
 
     @property
     def n_rollouts(self) -> int:
-        """The rollouts that were passed on, those sent again included."""
+        """The number of forwarded rollouts, including resent rollouts."""
         with self._lock:
             return self._n_rollouts
 
     @property
     def n_bytes(self) -> int:
-        """The bytes of those rollouts' messages."""
+        """The bytes of the messages of forwarded rollouts."""
         with self._lock:
             return self._n_bytes
 
     def join(self, offer: JoinOffer) -> JoinAgreement:
-        """Has the learner agree with an actor, or an evaluator.
+        """Joins an actor or an evaluator to the learner.
 
         Raises:
-            RefusedError: The offer has come through this relay before: relays form a loop.
-            LimitExceededError: There are too many actors here, or too many relays on the way.
-            NotReadyError: There is no learner at this moment.
+            RefusedError: The offer has passed this relay before, so relays form a loop.
+            LimitExceededError: This relay has too many actors, or the offer has passed too many relays.
+            NotReadyError: The relay has no learner at this moment.
             RollcastError: The learner has refused.
         """
         self._check_way(offer)
         link = self._link.current()
         if offer.role is ActorRole.ACT:
-            self._check_room()
+            with self._lock:
+                self._check_room(offer.actor_id)
         agreement = link.client.join(dataclasses.replace(offer, via=(*offer.via, link.relay)))
         if agreement.learner_nonce != link.learner_nonce:
-            # The call has found the learner's successor before the link has noticed that the learner is gone.
+            # The call has reached the learner's successor before the link has noticed that the learner is gone.
             self._link.drop(link)
             raise NotReadyError(
                 f"another learner has just taken over behind relay {self._relay_id!r}; join again with backoff"
@@ -104,7 +119,7 @@ class RelayIntake:
         agreement = dataclasses.replace(agreement, max_message_bytes=agreement.max_message_bytes - _ROOM_BYTES)
         if offer.role is ActorRole.ACT:
             self._policies.told(agreement.learner_nonce, agreement.policy_version)
-            # The learner sends this actor none itself, and neither does a relay whose actor another relay has.
+            # Only the relay next to the actor sends it policies: neither the learner nor other relays do.
             sent = self._policies.version if offer.via else self._policies.sent_version(agreement.actor_id)
             agreement = dataclasses.replace(agreement, policy_version=sent)
             self._remember(_Joined(agreement, agreement.spaces or offer.spaces, offer))
@@ -137,13 +152,17 @@ class RelayIntake:
         link: OpenLink = self._link.current()
         if link.learner_nonce != joined.agreement.learner_nonce:
             raise UnknownActorError(
-                f"actor {joined.agreement.actor_id!r} has joined another learner, which has gone: call Join first"
+                f"actor {joined.agreement.actor_id!r} has joined another learner, which is gone: call Join first"
             )
-        self._check_room()
+        name = joined.agreement.actor_id
         with self._lock:
+            self._check_room(name)
             self._last_key += 1
             key = self._last_key
-            self._streaming.add(key)
+            before = self._streaming.get(name)
+            self._streaming[name] = _Streaming(key, cancel)
+        if before is not None:
+            before.cancel()
         try:
             return RelayedStream(
                 link.bundles,
@@ -152,11 +171,11 @@ class RelayIntake:
                 answer=answer,
                 cancel=cancel,
                 passed_on=self._count,
-                closed=lambda: self._closed(key),
+                closed=lambda: self._closed(name, key),
                 policies=self._policies,
             )
         except BaseException:
-            self._closed(key)
+            self._closed(name, key)
             raise
 
     def _find(self, actor_id: str, incarnation: int, relay: Relay | None) -> _Joined:
@@ -177,7 +196,7 @@ class RelayIntake:
         names = [relay.relay_id for relay in offer.via]
         if any(map(self._link.is_own, offer.via)):
             raise RefusedError(
-                f"relays form a loop: actor {offer.actor_id!r} comes back to relay {self._relay_id!r} through "
+                f"relays form a loop: actor {offer.actor_id!r} returns to relay {self._relay_id!r} through "
                 f"{names}; expected a learner at the end; correct the --learner-address of one of them"
             )
         if len(offer.via) >= MAX_RELAYS_IN_A_ROW:
@@ -187,10 +206,10 @@ class RelayIntake:
                 limit="max_relays_in_a_row",
             )
 
-    def _check_room(self) -> None:
-        with self._lock:
-            n_actors = len(self._streaming)
-        if n_actors >= self._max_actors:
+    def _check_room(self, name: str) -> None:
+        """Checks the room for a stream, unless it replaces one. Called with the lock held."""
+        n_actors = len(self._streaming)
+        if n_actors >= self._max_actors and name not in self._streaming:
             raise LimitExceededError(
                 f"{n_actors} actors have streams through relay {self._relay_id!r} and max_actors is "
                 f"{self._max_actors}: start another relay, or raise its --max-actors",
@@ -210,6 +229,7 @@ class RelayIntake:
             self._n_rollouts += 1
             self._n_bytes += n_bytes
 
-    def _closed(self, key: int) -> None:
+    def _closed(self, name: str, key: int) -> None:
         with self._lock:
-            self._streaming.discard(key)
+            if (streaming := self._streaming.get(name)) is not None and streaming.key == key:
+                del self._streaming[name]

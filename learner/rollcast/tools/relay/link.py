@@ -1,4 +1,4 @@
-"""Keeps a relay's connection to its learner, over every reconnect."""
+"""Keeps a relay connected to its learner, and reconnects it after every loss."""
 
 import logging
 import secrets
@@ -33,8 +33,8 @@ class OpenLink:
     Attributes:
         client: Makes the calls.
         bundles: Carries the rollouts.
-        learner_nonce: The number of the learner's process.
-        relay: This relay, with the number by which that learner knows it.
+        learner_nonce: The random number of the learner's process.
+        relay: This relay, with its number at that learner.
     """
 
     client: RelayClient
@@ -44,23 +44,24 @@ class OpenLink:
 
 
 class Follower(Protocol):
-    """Follows the learner that is connected."""
+    """Follows the connected learner."""
 
     def follow(self, link: OpenLink) -> None:
-        """Goes on with a learner that has just answered, before any actor can join it."""
+        """Switches to a learner that has just answered, before any actor can join it."""
 
 
 class LearnerLink:
-    """The connection to one learner at a time. A thread keeps it; any thread may ask for it.
+    """The connection to one learner at a time, which a thread keeps open. Thread-safe.
 
     Args:
         addresses: The learner's addresses, tried in their order: `host:port`, `unix:/path` or `file:/path`.
         relay_id: This relay's name.
         security: Certificates and token; their files are read again at every attempt.
-        wait_s: The longest time that a rollout waits for others that travel with it, in seconds; see `BundleLink`.
-        connect_timeout_s: How long the first connection may take, in seconds.
-        reconnect_timeout_s: How long to try to reach a lost learner again, in seconds.
-        follower: Follows the learner.
+        wait_s: The longest time that a rollout waits for other rollouts that share its message, in seconds; see
+            `BundleLink`.
+        connect_timeout_s: The longest time for the first connection, in seconds.
+        reconnect_timeout_s: The longest time for a new connection after a loss, in seconds.
+        follower: Switches to each learner that answers.
         stop: Ends every wait.
     """
 
@@ -78,7 +79,7 @@ class LearnerLink:
     ) -> None:
         self._addresses = tuple(addresses)
         self._relay_id = relay_id
-        # A number for each address: the number that comes back tells which way leads here again.
+        # A number for each address: a number that returns to this relay shows which address leads back here.
         self._ways = {address: Relay(relay_id, secrets.randbelow(2**64 - 1) + 1) for address in addresses}
         self._security = security
         self._wait_s = wait_s
@@ -86,12 +87,12 @@ class LearnerLink:
         self._reconnect_timeout_s = reconnect_timeout_s
         self._follower = follower
         self._ending = Ending(stop)
-        # of the thread that keeps the connection: whether this attempt has found a learner, and whether any has
+        # for the thread that keeps the connection: whether this attempt has found a learner, and whether any has
         self._has_opened = self._was_open = False
         self._lock = threading.Lock()  # guards the six below
         # The relays that wait until this one has a learner, the newest last.
         self._waiting: dict[Relay, None] = {}
-        # The ways that lead back to this relay.
+        # The addresses that lead back to this relay.
         self._loops: set[Relay] = set()
         self._open: OpenLink | None = None
         self._bundles: BundleLink | None = None
@@ -103,18 +104,18 @@ class LearnerLink:
 
     @property
     def is_open(self) -> bool:
-        """True while there is a connection, and the learner has answered on it."""
+        """True while there is a connection on which the learner has answered."""
         with self._lock:
             return self._open is not None
 
     @property
     def n_bundles(self) -> int:
-        """The messages that have carried rollouts."""
+        """The number of messages that have carried rollouts."""
         with self._lock:
             return self._n_bundles_before + (0 if self._bundles is None else self._bundles.n_bundles)
 
     def is_own(self, relay: Relay) -> bool:
-        """Returns whether a relay is this one, by whatever way it has come back."""
+        """Returns whether a relay is this relay, under the number of any of its addresses."""
         return relay in self._ways.values()
 
     def start(self) -> None:
@@ -137,15 +138,15 @@ class LearnerLink:
             return self._open
 
     def admit(self, relay: Relay, waiting: Iterable[Relay]) -> int:
-        """Returns the nonce of the learner's process to a relay. Without a learner, notes that the relay waits.
+        """Returns the nonce of the learner's process to a relay. Without a learner, records that the relay waits.
 
         Args:
-            relay: The relay, whose learner this relay is.
-            waiting: The relays that wait for that one.
+            relay: The relay that asks.
+            waiting: The relays that wait for the asking relay.
 
         Raises:
-            NotReadyError: There is no learner at this moment.
-            RefusedError: All ways of this relay lead back to it.
+            NotReadyError: This relay has no learner at this moment.
+            RefusedError: All addresses of this relay lead back to it.
         """
         with self._lock:
             if self._open is not None:
@@ -167,12 +168,12 @@ class LearnerLink:
             while len(self._waiting) > MAX_RELAYS:
                 del self._waiting[next(iter(self._waiting))]
         raise NotReadyError(
-            f"relay {self._relay_id!r} has no connection to its learner at this moment; expected one; its log "
-            "says why; try again with backoff"
+            f"relay {self._relay_id!r} has no connection to its learner at this moment; expected one; its log shows "
+            "why; try again with backoff"
         )
 
     def drop(self, link: OpenLink) -> None:
-        """Ends a connection, if it is still the open one; another is made.
+        """Ends a connection if it is still open; the thread then opens a new connection.
 
         Args:
             link: The connection.
@@ -187,7 +188,7 @@ class LearnerLink:
         """Ends the connection after sending the queued messages. Idempotent.
 
         Args:
-            timeout_s: The longest wait for that, in seconds.
+            timeout_s: The longest wait for the queued messages, in seconds.
         """
         self._ending.closing.set()
         if (bundles := self._current_bundles()) is not None:
@@ -195,7 +196,7 @@ class LearnerLink:
         if self._thread is None:
             return
         self._thread.join(timeout_s)
-        # It may have begun to connect by now.
+        # The thread may have begun to connect by now.
         if (bundles := self._current_bundles()) is not None:
             bundles.cancel()
             self._thread.join(timeout_s)
@@ -229,9 +230,9 @@ class LearnerLink:
             with self._lock:
                 self._open = None
                 if isinstance(error, NotReadyError) and self._ways[address] in self._loops:
-                    # So it is not waited for as a learner that starts again is.
-                    error = LearnerUnreachableError(f"the way by {address} leads back to this relay; {error}")
-                # Without its advice: that of this relay follows. gRPC's own words have semicolons, too.
+                    # Not a NotReadyError: a restart of the learner ends by itself, a loop does not.
+                    error = LearnerUnreachableError(f"the address {address} leads back to this relay; {error}")
+                # Removes the error's advice, because this relay's follows. gRPC's messages contain semicolons, too.
                 self._reason = str(error).partition("; expected")[0].partition("; try again")[0]
             if self._ending.is_set():
                 return
@@ -242,6 +243,8 @@ class LearnerLink:
                 delay_s = attempts.lost(error, now, lasted_s=now - started, timeout_s=self._reconnect_timeout_s)
             else:
                 delay_s = attempts.failed(error, now)
+                if not self._was_open and attempts.n_rounds == 1:
+                    logger.warning("waiting for the learner at %s: %s", ", ".join(self._addresses), error)
             self._ending.wait(delay_s)
 
     def _run(self, address: str) -> None:
@@ -267,7 +270,7 @@ class LearnerLink:
                     self._open = link
                     self._waiting.clear()
                     self._loops.clear()
-                # Also if a join finds another learner, and drops this link, before the link has ended by itself.
+                # True even if a join finds another learner and drops this link before the link ends by itself.
                 self._has_opened = True
                 logger.info("relaying to the learner at %s", address)
 

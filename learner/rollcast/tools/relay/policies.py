@@ -29,15 +29,15 @@ from rollcast.tools.relay.link import OpenLink
 logger = logging.getLogger(__name__)
 
 _JOIN_TIMEOUT_S: Final = 5.0
-# A thread without a learner looks this often whether the relay has been stopped.
+# Seconds between two checks for a stop of the relay, while it has no learner.
 _LOOK_S: Final = 0.5
 
 
 class RelayedPolicies:
     """The newest policy of the learner: a `rollcast.services.policies.service.PolicySource`.
 
-    Invariant: `newest` is a policy of the learner that is connected, or was until the connection broke. No actor joins
-    another learner before `follow` has dropped it: versions of different learners cannot be compared.
+    Invariant: `newest` is a policy of the connected learner, or of the previous learner. No actor joins another learner
+    before `follow` has dropped that policy: versions of different learners cannot be compared.
 
     Args:
         refuse: Raises the error for calls that only the learner itself answers.
@@ -49,43 +49,43 @@ class RelayedPolicies:
         self, refuse: Callable[[str], NoReturn], stop: threading.Event, encodings: Collection[PolicyEncoding] = ()
     ) -> None:
         self._refuse = refuse
-        # Of the thread that takes policies: it has the last file over every reconnect.
+        # For the thread that takes policies; keeps the last file over every reconnect.
         self._assembler = PolicyAssembler(encodings=encodings, keeps_file=True)
         self._ending = Ending(stop)
         self._changed = threading.Condition()  # guards all below
-        # those of the learner that is connected; another learner's versions have others
+        # for the connected learner; another learner gets new ones
         self._subscribers = Subscribers()
         self._link: OpenLink | None = None
         self._subscription: EncodedSubscription | None = None
-        # Since when it lacks a version that the learner has, as it has heard; None: it does not.
+        # The time from which the relay has known of a version that it lacks; None: it lacks none.
         self._lacks_since: float | None = None
-        # Seconds that it waits for it.
+        # Seconds to wait for that version.
         self._may_last_s = SILENCE_S
         self._thread: threading.Thread | None = None
 
     @property
     def spaces(self) -> EnvironmentSpaces:
-        """Refuses: `Act` is the learner's."""
+        """Refuses: only the learner answers `Act`."""
         self._refuse("Act")
 
     @property
     def state_size(self) -> int:
-        """Refuses: `Act` is the learner's."""
+        """Refuses: only the learner answers `Act`."""
         self._refuse("Act")
 
     @property
     def frame_stack(self) -> int:
-        """Refuses: `Act` is the learner's."""
+        """Refuses: only the learner answers `Act`."""
         self._refuse("Act")
 
     @property
     def ended(self) -> bool:
-        """True once the learner has said that training has ended."""
+        """True once the learner has reported the end of training."""
         return self._subscribers.ended
 
     @property
     def version(self) -> int:
-        """The newest version; 0: there is none."""
+        """The newest version; 0: no policy yet."""
         newest = self._subscribers.newest
         return 0 if newest is None else newest.version
 
@@ -101,23 +101,23 @@ class RelayedPolicies:
         return newest
 
     def want(self, actor_id: str, version: int) -> None:
-        """Notes that an actor was given a credit with a version, or any newer one."""
+        """Records an actor's credit for a version, or any newer version."""
         self._subscribers.want(actor_id, version)
 
     def take(self, actor_id: str, *, at_least: int, holds_version: int | None) -> EncodedPolicy | None:
-        """Returns the newest version for an answer to an actor, if it is to be sent there; see `Subscribers.take`."""
+        """Returns the newest version if the answer to an actor should contain it; see `Subscribers.take`."""
         return self._subscribers.take(actor_id, at_least=at_least, holds_version=holds_version)
 
     def sent_version(self, actor_id: str) -> int:
-        """Returns the last version that an actor was sent; see `Subscribers.sent_version`."""
+        """Returns the version that was last sent to an actor; see `Subscribers.sent_version`."""
         return self._subscribers.sent_version(actor_id)
 
     def told(self, learner_nonce: int, version: int) -> None:
-        """Subscribes again if a version that the learner has does not come: its message was lost on its way.
+        """Subscribes again if a version of the learner does not arrive, because its message was lost.
 
-        An actor that hears nothing for long asks the learner, see `rollcast.actor.connection.stall_detector`, and so
-        does its relay. After each loss that was found, the next version may take twice as long: the link may only be
-        slow.
+        An actor without an answer asks the learner through this relay; see `rollcast.actor.connection.stall_detector`.
+        The learner's reply contains its newest version. After each loss, the relay waits twice as long for the next
+        version, because the link may only be slow.
         """
         with self._changed:
             link, subscription = self._link, self._subscription
@@ -133,14 +133,14 @@ class RelayedPolicies:
             subscription.cancel()
 
     def pause(self, actor_id: str) -> None:
-        """Notes that an actor's rollout has come: until its next credit, it can use no version."""
+        """Records that an actor's rollout has arrived. Until its next credit, the actor can use no policy version."""
         self._subscribers.pause(actor_id)
 
     @contextmanager
     def subscription(self, *, after_version: int, actor_id: str = "") -> Iterator[WaitForVersion]:
-        """Opens a subscription to the policies of the learner that is connected; see `PolicySource`.
+        """Opens a subscription to the policies of the connected learner; see `PolicySource`.
 
-        Waiting raises `NotReadyError` once another learner is.
+        Waiting raises `NotReadyError` once another learner is connected.
         """
         subscribers = self._subscribers
         with subscribers.subscription(after_version, actor_id) as wait:
@@ -164,28 +164,28 @@ class RelayedPolicies:
         state: NDArray[np.float32] | None = None,
         previous: Observation | None = None,
     ) -> NoReturn:
-        """Refuses: `Act` is the learner's."""
+        """Refuses: only the learner answers `Act`."""
         del observation, substep_key, deterministic, state, previous
         self._refuse("Act")
 
     def follow(self, link: OpenLink) -> None:
-        """Follows a learner that has just answered; drops the policy unless it came from the same learner."""
+        """Switches to a learner that has just answered; drops the policy unless it came from the same learner."""
         with self._changed:
             if self._link is not None and self._link.learner_nonce != link.learner_nonce:
                 before, self._subscribers = self._subscribers, Subscribers()
-                before.end()  # wakes those that wait
+                before.end()  # wakes the subscriptions that wait
             self._link, self._lacks_since = link, None
             if self._subscription is not None:
                 self._subscription.cancel()
             self._changed.notify_all()
 
     def start(self) -> None:
-        """Begins to take policies."""
+        """Starts the thread that takes policies."""
         self._thread = threading.Thread(target=self._keep, name="rollcast-policies", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends. Idempotent."""
+        """Ends that thread. Idempotent."""
         self._ending.closing.set()
         with self._changed:
             if self._subscription is not None:
@@ -216,7 +216,7 @@ class RelayedPolicies:
                     self._changed.wait_for(functools.partial(self._is_outdated, link), delay_s)
 
     def _take_from(self, link: OpenLink, reconnects: Reconnects) -> None:
-        """Takes policies until the subscription ends, or another link is followed."""
+        """Takes policies until the subscription ends, or the link is replaced."""
         with self._changed:
             if self._ending.is_set():  # `close` has ended the subscription before this one
                 return
@@ -235,11 +235,11 @@ class RelayedPolicies:
                 self._subscribers.end()
 
     def _is_outdated(self, link: OpenLink) -> bool:
-        """Returns whether another link is to be followed, or none any more. Called with the lock held."""
+        """Returns whether the link was replaced, or the relay ends. Called with the lock held."""
         return self._ending.is_set() or self._link is not link
 
     def _is_due(self) -> bool:
-        """Returns whether there are policies to be taken. Called with the lock held."""
+        """Returns whether there is a learner that may still send policies. Called with the lock held."""
         return self._link is not None and not self.ended
 
     def _delay_s(self, reconnects: Reconnects, error: RollcastError | None, lasted_s: float) -> float:
@@ -248,13 +248,13 @@ class RelayedPolicies:
         try:
             return reconnects.delay_after(error, lasted_s=lasted_s)
         except RollcastError as permanent:
-            # A learner that sends no policies that can be read may be replaced; the link says whether it is there.
+            # A learner whose policies cannot be read may be replaced; the link finds out whether it still answers.
             logger.error("the learner's policies cannot be passed on: %s", permanent)  # noqa: TRY400  # it says all
             return _JOIN_TIMEOUT_S
 
 
 class RelayedEvaluations:
-    """The evaluators behind a relay, each with a subscription of its own: `EvaluatedPolicies` and `EvaluationSink`.
+    """The evaluators behind a relay, each with its own subscription: `EvaluatedPolicies` and `EvaluationSink`.
 
     Args:
         current: Returns the open connection to the learner.
@@ -267,14 +267,14 @@ class RelayedEvaluations:
 
     @contextmanager
     def subscription(self, evaluator_id: str, incarnation: int, *, holds_version: int) -> Iterator[WaitForVersion]:
-        """Opens an evaluator's subscription at the learner; its errors come from waiting."""
+        """Opens an evaluator's subscription at the learner; waiting raises the learner's errors."""
         subscription = self._current().client.subscribe_encoded(
             PolicyAssembler(encodings=self._encodings, keeps_file=True),
             evaluator_id=evaluator_id,
             incarnation=incarnation,
             after_version=holds_version,
         )
-        # The learner sends the next version only once the one before was reported.
+        # The learner sends the next version only after the report on the previous one.
         versions: queue.Queue[EncodedPolicy | RollcastError] = queue.Queue()
 
         def read() -> None:
@@ -302,5 +302,5 @@ class RelayedEvaluations:
             reader.join(_JOIN_TIMEOUT_S)
 
     def report(self, report: EvaluationReport) -> None:
-        """Passes a report on."""
+        """Forwards a report to the learner."""
         self._current().client.report_evaluation(report)

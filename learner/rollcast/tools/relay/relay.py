@@ -1,4 +1,4 @@
-"""A relay between its start and its end: the server, the link to the learner, the policies."""
+"""A relay as a whole: its server, its link to the learner, and its policies."""
 
 import contextlib
 import logging
@@ -20,30 +20,31 @@ from rollcast.tools.relay.policies import RelayedEvaluations, RelayedPolicies
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks at the learner and the actors.
+# Seconds between two checks of the learner and the actors.
 _LOOK_S: Final = 0.25
-# Seconds between two looks at whether a learner on this machine has begun to serve.
+# Seconds between two checks whether a learner on this machine serves.
 _LEARNER_LOOK_S: Final = 0.02
-# Time for actors to hear that training has ended, and for what is under way to be acknowledged.
+# Seconds for actors to learn of the end of training, and for the acknowledgements of the last messages.
 _END_S: Final = 5.0
 _GRACE_S: Final = 1.0
 
 
 class RollcastRelay:
-    """Serves actors in the name of a learner. One thread calls `start`, `run` and `close`, in this order.
+    """Serves actors on behalf of a learner. One thread calls `start`, `run` and `close`, in this order.
 
     Args:
         address: The address to listen at: "host:port" (port 0: any free one) or "unix:/path".
         learner_addresses: The learner's addresses, tried in their order.
         relay_id: The relay's name, for display only.
-        limits: Limits on its clients.
-        server_security: What its clients must bring.
-        client_security: The TLS and the token for the learner.
-        announcement: Says other machines where it is; None: they know.
+        limits: The limits on the relay's clients.
+        server_security: The certificates and tokens that the relay's clients need.
+        client_security: The certificates and the token for the learner.
+        announcement: The file that announces the relay's address to other machines; None: no file.
         encodings: The encodings of policies to ask the learner for, besides whole files.
-        wait_s: The longest time that a rollout waits for others that travel with it, in seconds; see `BundleLink`.
-        connect_timeout_s: How long to wait for the learner at the start, in seconds.
-        reconnect_timeout_s: How long to wait for a learner that was lost, in seconds.
+        wait_s: The longest time that a rollout waits for other rollouts that share its message, in seconds; see
+            `BundleLink`.
+        connect_timeout_s: The longest wait for the learner at the start, in seconds.
+        reconnect_timeout_s: The longest wait for a lost learner, in seconds.
     """
 
     def __init__(
@@ -91,18 +92,18 @@ class RollcastRelay:
 
     @property
     def address(self) -> str:
-        """The address it listens at, with the port that was found for port 0."""
+        """The address at which the relay listens; for port 0, with the chosen port."""
         return self._server.address
 
     def start(self, learner_is_up: Callable[[], bool] = lambda: True) -> None:
-        """Begins to serve, and to look for the learner.
+        """Starts to serve, and to connect to the learner.
 
         Args:
-            learner_is_up: The search begins when it returns True; it is called again and again, in this thread.
+            learner_is_up: Polled in this thread; the relay begins to connect when it returns True.
 
         Raises:
             AddressInUseError: Another process serves the address.
-            ConfigurationError: The address cannot be had.
+            ConfigurationError: The address cannot be used.
         """
         self._server.start()
         self._announced.enter_context(announced(self._server.address, self._announcement))
@@ -136,7 +137,7 @@ class RollcastRelay:
         self._stop.set()
 
     def close(self) -> None:
-        """Ends the streams at their next rollout, tells the learner, and frees the address. Idempotent."""
+        """Ends the streams at their next rollout, reports this to the learner, and frees the address. Idempotent."""
         self._announced.close()
         self._server.drain()
         self._server.stop(_GRACE_S)
@@ -149,7 +150,7 @@ class RollcastRelay:
         families.gauge("relay_connected", "1 while the relay has a connection to its learner", self.link.is_open)
         families.gauge("relay_actors", "actors with a stream through the relay", self.intake.n_actors)
         families.gauge("relay_policy_version", "newest policy that the relay has", self.policies.version)
-        families.counter("relay_rollouts", "rollouts that were passed on", self.intake.n_rollouts)
-        families.counter("relay_rollout_bytes", "bytes of the rollouts that were passed on", self.intake.n_bytes)
-        families.counter("relay_bundles", "messages that have carried them to the learner", self.link.n_bundles)
+        families.counter("relay_rollouts", "forwarded rollouts", self.intake.n_rollouts)
+        families.counter("relay_rollout_bytes", "bytes of the forwarded rollouts", self.intake.n_bytes)
+        families.counter("relay_bundles", "messages that have carried rollouts to the learner", self.link.n_bundles)
         return families

@@ -33,7 +33,7 @@ def _checked_name(name: str) -> str:
 
 
 class RelaySettings(RelayingSecuritySettings, AnnouncementSettings, ServerLimitSettings, MetricsSettings):
-    """Stands between actors and a learner: fetches each policy once, and forwards rollouts in bundles."""
+    """Connects actors to a learner: fetches each policy once, and forwards rollouts in bundles."""
 
     first_options: ClassVar = (
         *("learner_address", "address", "relay_id", "max_actors", "wait_for_next_run", "connect_timeout_s"),
@@ -43,8 +43,8 @@ class RelaySettings(RelayingSecuritySettings, AnnouncementSettings, ServerLimitS
 
     learner_address: ServerAddresses = Field(
         "localhost:50051",
-        description="The learner's address, or that of another relay: host:port, unix:/path, or file:/path of its "
-        "--address-file. Separate several with commas: the relay tries them in this order.",
+        description="The learner's address, or another relay's: host:port, unix:/path, or file:/path of its "
+        "--address-file. Separate several addresses with commas: the relay tries them in this order.",
     )
     address: ListeningAddress = Field(
         "localhost:50053", description="The address to listen on: host:port (port 0: any free port) or unix:/path."
@@ -55,7 +55,7 @@ class RelaySettings(RelayingSecuritySettings, AnnouncementSettings, ServerLimitS
         "the host's name and the process id.",
     )
     connect_timeout_s: TimeoutSeconds = Field(60.0, description="Seconds to wait for the learner at the start.")
-    reconnect_timeout_s: TimeoutSeconds = Field(600.0, description="Seconds to wait for a learner that was lost.")
+    reconnect_timeout_s: TimeoutSeconds = Field(600.0, description="Seconds to wait for a lost learner.")
     wait_for_next_run: bool = Field(
         False,
         description="After training, wait for the learner's next run and relay for it, instead of ending with exit "
@@ -64,18 +64,18 @@ class RelaySettings(RelayingSecuritySettings, AnnouncementSettings, ServerLimitS
     policy_encoding: PolicyEncodingName = Field(
         "full",
         description="Encoding of policies from the learner; the weights are the same, and this relay's actors choose "
-        "their own. full: whole; bfloat16: half the bytes; delta: the compressed difference to the "
+        "their own encoding. full: all bytes; bfloat16: half the bytes; delta: the compressed difference to the "
         "previous policy, for low-bandwidth links. bfloat16 and delta save most with a learner that has "
         "--policy-rounding bfloat16.",
     )
     bundle_wait_s: Annotated[float, Field(ge=0, le=1)] = Field(
         0.02,
-        description="Longest time, in seconds, that a rollout waits for others to share its message.",
+        description="Longest time, in seconds, that a rollout waits for other rollouts that share its message.",
     )
     tokens_file: Path | None = Field(
         None,
-        description="Require a token from this file of actors. Each line is ROLE:TOKEN, with the role actor, viewer or "
-        "operator. The file is read again when it changes. Default: no token required.",
+        description="Require that actors send a token from this file. Each line is ROLE:TOKEN, with the role actor, "
+        "viewer or operator. The file is read again when it changes. Default: no token required.",
     )
     log_level: LogLevel = Field("INFO", description="Least severe messages to log, on stderr.")
 

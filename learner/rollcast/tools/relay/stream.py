@@ -1,4 +1,4 @@
-"""Passes the messages of one actor's stream on, and waits for the learner's answers."""
+"""Forwards the messages of one actor's stream, and waits for the learner's answers."""
 
 import threading
 import time
@@ -16,51 +16,51 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.streams.bundle_link import BundleLink
 from rollcast.services.streams.bundled_stream import Answer
 
-# Time for the learner to open the stream.
+# Seconds for the learner to open the stream.
 _OPEN_TIMEOUT_S: Final = 15.0
 
 
 class PolicyRequests(Protocol):
-    """Knows which actors can use a policy now; see `rollcast.services.policies.subscribers.Subscribers`."""
+    """Records which actors can use a policy now; see `rollcast.services.policies.subscribers.Subscribers`."""
 
     @property
     def version(self) -> int:
-        """The newest version; 0: there is none."""
+        """The newest version; 0: no policy yet."""
 
     def sent_version(self, actor_id: str) -> int:
-        """Returns the last version that an actor was sent; 0: none.
+        """Returns the version that was last sent to an actor; 0: none.
 
         Args:
             actor_id: The actor.
         """
 
     def told(self, learner_nonce: int, version: int) -> None:
-        """Notes which version is the learner's newest.
+        """Records the newest version of the learner.
 
         Args:
-            learner_nonce: The number of the learner's process.
-            version: The version; 0: there is none, or the learner does not say.
+            learner_nonce: The random number of the learner's process.
+            version: The version; 0: none, or not reported.
         """
 
     def want(self, actor_id: str, version: int) -> None:
-        """Notes that an actor was given a credit.
+        """Records an actor's credit.
 
         Args:
             actor_id: The actor.
-            version: The policy that it should play with, or any newer one.
+            version: The policy version that the actor should play with, or any newer one.
         """
 
     def take(self, actor_id: str, *, at_least: int, holds_version: int | None) -> EncodedPolicy | None:
-        """Returns the newest version for an answer to an actor, if it is to be sent there.
+        """Returns the newest version if the answer to an actor should contain it.
 
         Args:
             actor_id: The actor.
-            at_least: The oldest version that it can use.
-            holds_version: The version that it has; None: what it was sent last.
+            at_least: The oldest version that the actor can use.
+            holds_version: The version that the actor has; None: the version that was last sent to it.
         """
 
     def pause(self, actor_id: str) -> None:
-        """Notes that an actor's rollout has come: it plays the next with a policy that comes after the answer.
+        """Records that an actor's rollout has arrived. Until its next credit, the actor can use no policy version.
 
         Args:
             actor_id: The actor.
@@ -68,22 +68,22 @@ class PolicyRequests(Protocol):
 
 
 class RelayedStream:
-    """An actor's stream at a relay: a `BundledStream` that does not answer by itself, see `services/rollouts`.
+    """An actor's stream at a relay: a `BundledStream` with the learner's answers, see `services/rollouts`.
 
-    Invariant: the actor receives only acknowledgements and credits that came from the learner. A rollout is kept
-    only until its messages are on their way; its actor keeps it until it is acknowledged.
+    Invariant: the actor receives only acknowledgements and credits of the learner. The relay keeps a rollout until its
+    messages are sent. The actor keeps the rollout until its acknowledgement.
 
-    The stream's own thread uses it, but for `close`, and for the answers, which come by the link's thread.
+    The stream's own thread uses it, except for `close`, and for the answers, which the link's thread delivers.
 
     Args:
         bundles: Carries the messages.
-        agreement: What the learner has agreed with the actor.
-        spaces: The spaces in the order of the learner.
+        agreement: The learner's agreement with the actor.
+        spaces: The spaces, in the learner's order.
         answer: Takes the learner's answers, for an actor behind another relay; None: `accept` returns them.
         cancel: Ends the actor's stream from any thread.
-        passed_on: Called with the bytes of each rollout that is passed on.
+        passed_on: Called with the bytes of each forwarded rollout.
         closed: Called when the stream is closed.
-        policies: Is told when the actor can use a policy, unless it is behind another relay.
+        policies: Records when the actor can use a policy, unless the actor is behind another relay.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class RelayedStream:
             activity_interval_s=agreement.activity_interval_s,
         )
         self._messages: list[bytes] = []
-        # when the next report of the actor's time may be passed on
+        # when the next report of the actor's time may be forwarded
         self._report_at = 0.0
         self._refusal: RollcastError | None = None
-        # of the answer that the actor is told: the oldest policy that it can use, and the one that it should use; None
-        # once its subscription knows
+        # from the last answer: the oldest policy that the actor can use, and the one that it should use; None once its
+        # subscription knows
         self._min_policy_version = 0
         self._wanted_version: int | None = None
         self._changed = threading.Condition()  # guards the five below
@@ -131,10 +131,10 @@ class RelayedStream:
         self._number = bundles.open_stream(self.joined.actor_id, self.joined.incarnation, self._take_answer)
 
     def received(self, serialized: bytes) -> None:
-        """Keeps a message until it is known what it belongs to.
+        """Keeps a message until the relay knows whether it belongs to a rollout or to a report.
 
         Raises:
-            LimitExceededError: It is too large to be passed on.
+            LimitExceededError: The message is too large to be forwarded.
         """
         if len(serialized) > self._max_message_bytes:
             raise LimitExceededError(
@@ -145,7 +145,7 @@ class RelayedStream:
         self._messages.append(serialized)
 
     def progress(self) -> StreamProgress:
-        """Returns the learner's newest answer; waits for its first.
+        """Returns the learner's newest answer; waits for the first answer.
 
         Raises:
             NotReadyError: The learner did not answer in time.
@@ -155,13 +155,13 @@ class RelayedStream:
         return self._await_answer(lambda: time.monotonic() < deadline)
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
-        """Passes a rollout on, and waits for the learner's answer to it, which may give no credit yet.
+        """Forwards a rollout, and waits for the learner's answer, which may give no credit yet.
 
         Raises:
             NotReadyError: The connection to the learner, or to the actor, has ended.
             RollcastError: The learner has refused the rollout.
         """
-        del rollout  # the relay passes on what was sent, not what was read
+        del rollout  # the relay forwards the received bytes, not the decoded rollout
         self._policies.pause(self.joined.actor_id)
         self._pass_on()
         return self._await_answer(is_active)
@@ -181,16 +181,16 @@ class RelayedStream:
         self._pass_on()
 
     def awaits_message(self, awaits: bool) -> None:
-        """Sends the policy of an answer of the learner after that answer, unless the answer contained it.
+        """Requests the policy of the learner's last answer for the actor, unless that answer contained the policy.
 
-        The learner itself knows for how long it has waited.
+        Ignores `awaits`, because the learner itself measures its waits.
         """
         wanted, self._wanted_version = self._wanted_version, None
         if wanted is not None:
             self._policies.want(self.joined.actor_id, wanted)
 
     def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
-        """Returns the relay's newest policy for the answer that is sent now, if the actor lacks it and it is small."""
+        """Returns the relay's newest policy for the next answer, if the policy is small and the actor lacks it."""
         policy = self._policies.take(
             self.joined.actor_id, at_least=self._min_policy_version, holds_version=holds_version
         )
@@ -199,9 +199,9 @@ class RelayedStream:
         return policy
 
     def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
-        """Forwards a report of the actor's time, also from the middle of a rollout; drops reports that pile up.
+        """Forwards a report of the actor's time, also from the middle of a rollout; drops reports that come too often.
 
-        A report that came with a rollout is passed on with it.
+        The relay forwards a report that came with a rollout together with that rollout.
         """
         del activity
         if not is_alone:
@@ -212,12 +212,12 @@ class RelayedStream:
             self._bundles.send(self._number, [message], is_rollout=False)
 
     def fail(self, failure: ActorFailure) -> None:
-        """Passes the actor's last message on."""
+        """Forwards the actor's last message."""
         del failure
         self._bundles.send(self._number, [self._messages.pop()], is_rollout=False)
 
     def rejected(self, error: RollcastError) -> None:
-        """Notes why a message was refused here, for the learner."""
+        """Keeps the reason of a refusal; `close` sends it to the learner."""
         self._refusal = error
         self._messages.clear()
 
@@ -242,8 +242,8 @@ class RelayedStream:
             try:
                 if not wait_for(self._changed, lambda: is_here() or self._error is not None, is_active=is_active):
                     raise NotReadyError(
-                        f"the learner has not answered actor {self.joined.actor_id!r}, which has gone or waited for "
-                        "too long; expected an answer; join again with backoff"
+                        f"the learner has not answered actor {self.joined.actor_id!r}: the actor is gone, or has "
+                        "waited for too long; expected an answer; join again with backoff"
                     )
             finally:
                 self._is_waited_for = False
@@ -270,11 +270,11 @@ class RelayedStream:
             if isinstance(answer, RollcastError):
                 self._error = answer
             else:
-                # A credit that comes later belongs to the answer before.
+                # A credit that comes later belongs to the previous answer.
                 self._n_answers += not self._lacks_credit()
                 self._progress = answer
             is_idle = not self._is_waited_for
             self._changed.notify_all()
         if is_idle and isinstance(answer, RollcastError):
-            # No message asks for it: the actor is silent, and must hear that its stream has ended.
+            # The actor is silent, so no message of it would return the error. Its stream ends instead.
             self._cancel()

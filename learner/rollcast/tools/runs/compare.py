@@ -14,7 +14,7 @@ _MISSING = "-"
 
 
 def compare(settings: CompareSettings, out: TextIO) -> int:
-    """Prints a column for each run: the settings that are not the same in all, and how far it came.
+    """Prints a column for each run: the settings in which the runs differ, and the results.
 
     Args:
         settings: The settings of the command.
@@ -24,7 +24,7 @@ def compare(settings: CompareSettings, out: TextIO) -> int:
         The exit code, 0.
 
     Raises:
-        ConfigurationError: A folder is no run, or its settings cannot be read.
+        ConfigurationError: A folder is not a run directory, or its settings cannot be read.
     """
     runs = [RunDirectory(path) for path in settings.runs]
     values = [_with_seed(run.read_settings()) for run in runs]

@@ -13,7 +13,7 @@ _HEAD = ("run", "algorithm", "environment", "return", "evaluation", "env steps",
 
 
 def ls(settings: LsSettings, out: TextIO) -> int:
-    """Prints a line for each run, the newest first; without runs, one that says so.
+    """Prints a line for each run, the newest first. Without runs, prints a line with the searched folders.
 
     Args:
         settings: The settings of the command.

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.learner.checkpoints.listing import state_of
+from rollcast.learner.commands.printing import print_line
 from rollcast.learner.runs.curves import Curve, Spread, alike, read_curve, spread_of
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.writers.metric_names import EVAL_CI_HIGH, EVAL_CI_LOW, EVAL_MEAN_RETURN, MEAN_RETURN
@@ -24,7 +25,7 @@ _Band: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.fl
 
 
 def plot(settings: PlotSettings, out: TextIO) -> int:
-    """Draws the curves into the file that the settings name, and says where it is.
+    """Draws the curves into the file that the settings name, and prints its path.
 
     Args:
         settings: The settings of the command.
@@ -34,7 +35,7 @@ def plot(settings: PlotSettings, out: TextIO) -> int:
         The exit code, 0.
 
     Raises:
-        ConfigurationError: A folder is no run or has no such metric, or the picture cannot be written.
+        ConfigurationError: A folder is not a run directory, a run has no such metric, or the picture cannot be written.
     """
     if settings.out.suffix not in _FORMATS:
         raise ConfigurationError(f"--out: {str(settings.out)!r}; expected a file that ends with .png or .svg")
@@ -58,13 +59,12 @@ def plot(settings: PlotSettings, out: TextIO) -> int:
         figure.savefig(settings.out, dpi=150)
     except OSError as error:
         raise ConfigurationError(
-            f"--out: {str(settings.out)!r} cannot be written: {error.strerror}; expected a place that can be; choose "
-            "another"
+            f"--out: {str(settings.out)!r} cannot be written: {error.strerror}; expected a file in a folder that this "
+            "user can write to; choose another"
         ) from error
-    out.write(
-        f"{settings.out}: {metric} of {', '.join(f'{name} ({_runs(len(runs))})' for name, runs in groups.items())}\n"
-    )
-    out.writelines(f"{note}\n" for note in notes)
+    drawn = ", ".join(f"{name} ({_runs(len(runs))})" for name, runs in groups.items())
+    for line in (f"{settings.out}: {metric} of {drawn}", *notes):
+        print_line(out, line)
     return 0
 
 
@@ -73,8 +73,9 @@ def draw(
 ) -> list[str]:
     """Draws a curve for each group of runs.
 
-    The end of each run has a dot if the run has reached its end, else a cross. From the first end of a group on its
-    median is dashed: it counts ended runs with their last value, and leaves out runs that were cut off.
+    A dot marks the end of a run that has reached its goal or its last step, a cross the end of a run that was cut off.
+    After the first end in a group, the group's median is dashed. This part uses the last value of finished runs, and
+    ignores runs that were cut off.
 
     Args:
         axes: Where to draw.
@@ -83,7 +84,7 @@ def draw(
         over_seconds: True: over seconds; False: over environment steps.
 
     Returns:
-        What the reader has to know of the dashed parts, a line for each thing.
+        Notes on the dashed parts, one per line.
 
     Raises:
         ConfigurationError: A run has no such metric.
@@ -127,7 +128,7 @@ def _interval(runs: Sequence[RunDirectory], metric: str, *, over_seconds: bool) 
 
 
 def _notes(name: str, curves: Sequence[Curve], spread: Spread) -> list[str]:
-    """Returns what is dashed in a curve."""
+    """Returns the notes on the dashed part of a curve."""
     early = [curve for curve in curves if curve.x[-1] < spread.x[-1]]
     n_ended = sum(curve.has_ended for curve in early)
     n_cut = len(early) - n_ended
@@ -139,11 +140,11 @@ def _notes(name: str, curves: Sequence[Curve], spread: Spread) -> list[str]:
         )
     if n_cut:
         was = (
-            "was stopped, has failed or still trains: it counts"
+            "was stopped, has failed or still trains: it does"
             if n_cut == 1
-            else ("were stopped, have failed or still train: they count")
+            else ("were stopped, have failed or still train: they do")
         )
-        notes.append(f"{n_cut} of {len(curves)} runs of {name} {was} no longer then")
+        notes.append(f"{n_cut} of {len(curves)} runs of {name} {was} not count after that")
     return notes
 
 

@@ -1,7 +1,8 @@
-"""`rollcast track`: sends the records of a run to a tracker of experiments, afterwards."""
+"""`rollcast track`: sends the records of an existing run to an experiment tracker."""
 
 from typing import Final, TextIO, get_args
 
+from rollcast.learner.commands.printing import print_line
 from rollcast.learner.runs.curves import read_records
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.writers.tracker import identity_path, start_or_continue
@@ -15,7 +16,7 @@ _NO_METRICS: Final = ("time", ENV_STEPS)
 
 
 def track(settings: TrackSettings, out: TextIO) -> int:
-    """Sends every record of `metrics.jsonl`, and the settings, and says how many there were.
+    """Sends the settings and every record of `metrics.jsonl`, and prints the number of records.
 
     Args:
         settings: The settings of the command.
@@ -25,7 +26,7 @@ def track(settings: TrackSettings, out: TextIO) -> int:
         The exit code, 0.
 
     Raises:
-        ConfigurationError: The folder is no run, no tracker is named, or it is not installed.
+        ConfigurationError: The folder is not a run directory, no tracker is named, or the tracker is not installed.
         RollcastError: The tracker takes no records.
     """
     run = RunDirectory(settings.run.resolve())
@@ -53,7 +54,7 @@ def track(settings: TrackSettings, out: TextIO) -> int:
             f"{to} takes no records ({n_sent} so far): {type(error).__name__}: {error}; expected an account "
             "and a network; log in, or write offline, and try again"
         ) from error
-    out.write(f"{n_sent} records of {settings.run} are in {to}, project {project}\n")
+    print_line(out, f"{n_sent} records of {settings.run} are in {to}, project {project}")
     return 0
 
 

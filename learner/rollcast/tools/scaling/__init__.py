@@ -1,1 +1,1 @@
-"""Decides how many actors a learner needs, from its waits and those of its actors: `rollcast scaler`."""
+"""`rollcast scaler`: decides how many actors a learner needs, from the waits of the learner and its actors."""

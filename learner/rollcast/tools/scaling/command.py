@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 def scaler(settings: ScalerSettings, output: IO[str]) -> int:
     """Watches the learner and serves until SIGTERM or Ctrl-C; returns the exit code: 0, or 130 after Ctrl-C.
 
-    A learner that cannot be reached is no error: it may come, or come again.
+    If the learner is unreachable, the scaler continues to ask it.
 
     Raises:
         ConfigurationError: Certificates or the token cannot be used, or the address is malformed.
@@ -35,7 +35,7 @@ def scaler(settings: ScalerSettings, output: IO[str]) -> int:
         stop_on_signals(stop.set) as received,
         contextlib.closing(_Question(settings)) as question,
     ):
-        # A learner that is not there yet is asked again at every question of KEDA.
+        # A learner that does not answer yet is asked again every `interval_s`.
         with contextlib.suppress(LearnerUnreachableError):
             question.connect()
         watched = Scaler(question, settings.rules(), window_s=settings.window_s, hold_s=settings.hold_s)
@@ -57,8 +57,8 @@ def scaler(settings: ScalerSettings, output: IO[str]) -> int:
 class _Question:
     """Asks the learner for its status, with a new connection after each error.
 
-    A connection has the certificates, the token and, of `file:/path`, the address that were there when it was made.
-    Used by one thread.
+    A connection keeps the certificates, the token, and the address in `file:/path`, as they were when it was made. Used
+    by one thread.
     """
 
     def __init__(self, settings: ScalerSettings) -> None:
@@ -75,11 +75,11 @@ class _Question:
             raise
 
     def connect(self) -> LearnerClient:
-        """Returns the connection, which is made if there is none.
+        """Returns the connection; makes one if there is none.
 
         Raises:
             ConfigurationError: The address is malformed, or certificates or the token cannot be used.
-            LearnerUnreachableError: The file with the address is not there.
+            LearnerUnreachableError: The file with the address does not exist.
         """
         if self._client is None:
             self._client = self._connect()

@@ -1,6 +1,6 @@
-"""Decides how many actors a learner wants, with hysteresis and limits; knows neither clock nor network.
+"""Decides how many actors a learner wants, with hysteresis and limits; uses neither clock nor network.
 
-Imports no library, because settings take the rules from here.
+Imports no library, because settings import the rules.
 """
 
 import math
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rollcast.tools.scaling.waits import Waits
 
-# With fewer of the wanted actors than this share, the others are still on their way.
+# Below this share of the wanted actors, the others are still starting.
 _PRESENT = 0.8
-# Actors wait in at least this share of a window before there are fewer of them.
+# The share of a window in which actors must wait before the controller removes some.
 _ACTORS_WAIT = 0.5
-# The share of actors that stays when there are too many.
+# The share of actors that remains when there are too many.
 _SHRINK = 0.8
-# The share of their proportional gain that steps up have to bring, and the factor by which they have to raise the
-# number before they are judged. Less would be judged by noise: it would have to bring a few percent.
+# The share of the proportional gain that steps up must bring, and the growth from which they are judged. The gain of
+# less growth is a few percent, and noise would hide it.
 _GAIN = 0.25
 _JUDGED = 1.5
 
@@ -28,12 +28,12 @@ class ScalingRules:
 
     Attributes:
         min_actors: The fewest actors during training.
-        max_actors: The most.
-        up_above: Actors are added if the trainer waits for more than this share of its time.
-        down_below: Actors are removed only if the trainer waits for less than this share of its time.
-        max_growth: The factor by which one step raises the number at most.
+        max_actors: The most actors.
+        up_above: The controller adds actors if the trainer waits for more than this share of its time.
+        down_below: The controller removes actors only if the trainer waits for less than this share of its time.
+        max_growth: The largest factor by which one step raises the number of actors.
         cooldown_s: Seconds between a change and the next step down.
-        retry_s: Seconds for which a number is remembered that was too small, or that brought nothing.
+        retry_s: Seconds until the controller retries a number that was too small or brought no gain.
     """
 
     min_actors: int = 1
@@ -47,7 +47,7 @@ class ScalingRules:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """A number that was tried, and until when it counts."""
+    """A number of actors that was tried, and the time until which it counts."""
 
     n_actors: int
     until: float
@@ -55,28 +55,29 @@ class _Bound:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The number before steps up whose gain is not known yet, and what it trained."""
+    """The number of actors before steps up whose gain is not known yet, and its training speed."""
 
     n_actors: int
     env_steps_per_second: float
 
 
 class ScalingController:
-    """Wants as many actors as keep the trainer busy, and no more. Used by one thread.
+    """Finds the fewest actors that keep the trainer busy. Used by one thread.
 
-    - The trainer waits for more than `up_above`: with n actors that keep it busy for 1 - w of its time, n / (1 - w)
-      keep it busy; one step at most multiplies them by `max_growth`.
-    - It hardly waits, and actors do: a fifth of them goes, at least one, but not down to a number that was too small
-      within `retry_s`. That, the band between the two thresholds and `cooldown_s` keep it from swinging.
-    - Steps up by half or more after which the trainer still waits, and that brought less than a quarter of their share
-      in steps a second, are taken back and not tried again for `retry_s`: the actors lack cores, or the algorithm
-      waits for each batch.
+    - If the trainer waits for a share w of its time, above `up_above`, n actors become n / (1 - w). One step multiplies
+      the number by `max_growth` at most.
+    - If the trainer hardly waits but actors do, the controller removes a fifth of the actors, at least one. It keeps
+      the number if the new number was too small within `retry_s`. This rule, the band between the two thresholds and
+      `cooldown_s` prevent oscillation.
+    - The controller judges increases by half or more. If the trainer still waits, and the speed has grown by less than
+      a quarter of the proportional gain, it undoes the increase for `retry_s`. The actors then lack cores, or the
+      algorithm waits for each batch.
 
     Invariant: `min_actors` <= `wanted` <= `max_actors`.
 
     Args:
-        rules: Its rules.
-        n_actors: The actors that there are.
+        rules: The rules for the number.
+        n_actors: The current number of actors.
     """
 
     def __init__(self, rules: ScalingRules, n_actors: int) -> None:
@@ -91,7 +92,7 @@ class ScalingController:
 
     @property
     def withheld(self) -> str:
-        """The reason why the last decision was no step down, although the waits ask for one; empty: it was none."""
+        """The reason why the last decision removed no actors although the waits suggest it; empty if they do not."""
         return self._withheld
 
     @property
@@ -101,22 +102,22 @@ class ScalingController:
 
     @property
     def reason(self) -> str:
-        """The reason for this number."""
+        """The reason for the wanted number."""
         return self._reason
 
     def has(self, n_actors: int) -> bool:
-        """Returns whether enough of the wanted actors are connected to judge by their waits."""
+        """Returns whether enough of the wanted actors are connected for a decision."""
         return n_actors >= _PRESENT * self._wanted
 
     def decide(self, waits: "Waits", now: float) -> bool:
-        """Decides by a full window that began after the last change.
+        """Decides from a full window that began after the last change.
 
         Args:
             waits: The waits in the window.
             now: The time, in seconds of a monotonic clock.
 
         Returns:
-            True if another number is wanted now: then the window begins anew.
+            True if the wanted number has changed; the caller then begins a new window.
         """
         self._withheld = ""
         if self._too_few is not None and now >= self._too_few.until:

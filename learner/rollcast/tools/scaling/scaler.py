@@ -1,4 +1,4 @@
-"""Watches a learner and keeps the number of actors that it wants, over restarts, silence and the end of training."""
+"""Watches a learner and keeps the number of actors that it wants, across restarts, silence and the end of training."""
 
 import contextlib
 import logging
@@ -15,22 +15,22 @@ from rollcast.tools.scaling.waits import Waits, WaitWindow
 
 logger = logging.getLogger(__name__)
 
-# Errors that waiting does not mend.
+# Errors that do not pass with time.
 _REFUSALS: Final = (UnauthenticatedError, PermissionDeniedError)
 
 
 class Scaler:
-    """The number of actors that a learner wants. One thread calls `look`; any thread may ask.
+    """The number of actors that a learner wants. One thread calls `look`; any thread may call `wanted`.
 
-    While the learner does not answer, the number stays for `hold_s`: a learner that is replaced needs its actors. Then
-    asking raises, and KEDA changes nothing. Once training has ended the number is 0, also when the learner has gone.
-    The number begins with the actors that are connected a window after the learner's first answer; until then asking
-    raises, too. The learner may have started together with this scaler, while its actors reconnect.
+    While the learner does not answer, the number stays for `hold_s`, because a learner that is replaced needs its
+    actors. After that, `wanted` raises, and KEDA changes nothing. Once training has ended, the number is 0, even if the
+    learner is gone. The first number is that of the actors connected one window after the learner's first answer. Until
+    then `wanted` raises, because actors may still reconnect.
 
     Args:
         ask: Returns the learner's status.
         rules: The rules for the number.
-        window_s: Seconds of waits that one decision takes, and that a learner has for its actors to come back.
+        window_s: Seconds of waits for one decision; also the time in which actors may reconnect.
         hold_s: Seconds without an answer for which the number stays.
         clock: The time, in seconds of a monotonic clock.
     """
@@ -76,7 +76,7 @@ class Scaler:
                 self._changed.notify_all()
 
     def run(self, stop: threading.Event, interval_s: float) -> None:
-        """Looks every `interval_s` until `stop` is set."""
+        """Calls `look` every `interval_s` until `stop` is set."""
         while not stop.is_set():
             self.look()
             stop.wait(interval_s)
@@ -85,7 +85,7 @@ class Scaler:
         """Returns how many actors the learner wants; 0 once training has ended.
 
         Raises:
-            NotReadyError: The learner has not answered yet, or not for `hold_s`; or its actors may be on their way.
+            NotReadyError: The learner has not answered yet, or not for `hold_s`; or its actors may still reconnect.
             UnauthenticatedError: The learner does not know the token.
             PermissionDeniedError: The token's role may not read the status.
         """
@@ -93,7 +93,7 @@ class Scaler:
             return self._current()
 
     def wait_for_change(self, wanted: int, timeout_s: float) -> None:
-        """Waits until the number is another one than `wanted`; at most `timeout_s`."""
+        """Waits until the number differs from `wanted`, at most `timeout_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self._wanted != wanted, timeout_s)
 
@@ -105,13 +105,13 @@ class Scaler:
             if wanted is None:
                 raise NotReadyError(
                     f"the learner has answered for less than {self._window_s:g} s; expected a whole window, in which "
-                    "its actors may come back; ask again in a second"
+                    "its actors may reconnect; ask again in a second"
                 )
             return wanted
         if isinstance(error, _REFUSALS):
             raise type(error)(
-                f"the learner refuses to tell its status to this scaler: {error}; expected a token of the role viewer; "
-                "give the scaler another --token-file"
+                f"the learner refuses to send its status to this scaler: {error}; expected a token of the role "
+                "viewer; give the scaler another --token-file"
             )
         if wanted == 0:  # it has ended, and then gone
             return 0
@@ -173,6 +173,6 @@ class Scaler:
         with self._changed:
             families = Families()
             families.gauge("scaler_learner_answers", "1 while the learner answers the scaler", self._error is None)
-            with contextlib.suppress(RollcastError):  # KEDA hears why it is not known
+            with contextlib.suppress(RollcastError):  # KEDA gets the reason
                 families.gauge("scaler_wanted_actors", "actors that the learner wants", self._current())
         return families

@@ -30,31 +30,33 @@ class ScalerSettings(RelayingSecuritySettings, MetricsSettings):
     address: ListeningAddress = Field(
         "localhost:50052", description="The address to listen on: host:port (port 0: any free port) or unix:/path."
     )
-    min_actors: AtLeastOne = Field(1, description="Fewest actors during training; after training it asks for 0.")
+    min_actors: AtLeastOne = Field(
+        1, description="Fewest actors during training. After training, the scaler requests 0."
+    )
     max_actors: AtLeastOne = Field(64, description="Most actors. The learner has its own --max-actors.")
     up_above: _Share = Field(
         0.1, description="Add actors if the trainer waits for them for more than this share of its time."
     )
     down_below: _Share = Field(
         0.02,
-        description="Remove actors if the trainer waits for less than this share of its time and the actors wait "
-        "for it. Below --up-above.",
+        description="Remove actors if the trainer waits for less than this share of its time, and actors wait for "
+        "the trainer. It must be below --up-above.",
     )
     max_growth: Annotated[float, Field(gt=1, le=10)] = Field(
         2.0, description="Largest factor by which one step raises the number of actors."
     )
     window_s: TimeoutSeconds = Field(
         15.0,
-        description="Seconds of waiting times that a decision uses. A learner that has just started may also be "
-        "without actors for this long.",
+        description="Seconds of waiting times that a decision uses. After a learner's start, the scaler waits this "
+        "long for actors to reconnect before it decides.",
     )
     cooldown_s: TimeoutSeconds = Field(60.0, description="Seconds between a change and the next step down.")
     retry_s: TimeoutSeconds = Field(
         1800.0,
-        description="Seconds until the scaler tries a number again that was too small or brought no gain.",
+        description="Seconds until the scaler retries a number of actors that was too small or brought no gain.",
     )
     hold_s: TimeoutSeconds = Field(
-        60.0, description="Seconds without an answer of the learner during which the wanted number does not change."
+        60.0, description="Seconds for which the wanted number stays the same if the learner does not answer."
     )
     interval_s: TimeoutSeconds = Field(1.0, description="Seconds between two requests to the learner.")
     timeout_s: TimeoutSeconds = Field(5.0, description="Seconds to wait for the learner's answer.")

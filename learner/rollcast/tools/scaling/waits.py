@@ -1,4 +1,4 @@
-"""Measures the recent share of waits of trainer and actors, from a learner's status at regular intervals."""
+"""Measures how much the trainer and the actors have waited lately, from a learner's status at regular intervals."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Final
 from rollcast.services.replay.replay import ACTORS
 from rollcast.services.status.status import LearnerStatus
 
-# Updates in a full window: with fewer, it depends on where the window begins and ends how many rollouts and waits are
-# in it. Slow updates make a window longer by at most this factor.
+# The fewest updates in a full window: with fewer, the measured waits would depend on the window's exact begin and end.
+# Slow updates make a window longer by at most this factor.
 _MIN_UPDATES: Final = 5
 _MAX_STRETCH: Final = 4.0
 
@@ -22,7 +22,7 @@ class Waits:
         learner: The share of the time that the trainer waited for the actors, in [0, 1].
         actors: The share of the time that the actors waited for the learner, in [0, 1].
         n_actors: The mean number of connected actors.
-        env_steps_per_second: The environment steps trained on a second.
+        env_steps_per_second: The environment steps used for training, per second.
     """
 
     learner: float
@@ -44,7 +44,8 @@ class _Sample:
 class WaitWindow:
     """The statuses of the last seconds. Used by one thread.
 
-    A status has the trainer's waits since training began: two of them give the waits between.
+    A status holds the trainer's total wait since training began. The difference between two statuses is the wait in
+    between.
 
     Args:
         seconds: The length of a full window; up to four times as long if it has fewer than five updates.
@@ -55,7 +56,7 @@ class WaitWindow:
         self._samples: deque[_Sample] = deque()
 
     def clear(self) -> None:
-        """Forgets all statuses, which no longer hold."""
+        """Forgets all statuses."""
         self._samples.clear()
 
     def add(self, status: LearnerStatus, now: float) -> None:
@@ -65,7 +66,7 @@ class WaitWindow:
             status: The learner's status.
             now: The time, in seconds of a monotonic clock.
         """
-        # waits that have ended, and the one that has not
+        # the waits that have ended, and the current one
         waited_s = status.waiting_fraction * status.seconds + (status.waiting_s if status.waiting_for else 0.0)
         sample = _Sample(now, waited_s, _actors_wait(status), status.actors_alive, status.env_steps, status.updates)
         if self._samples and sample.env_steps < self._samples[-1].env_steps:
@@ -93,14 +94,14 @@ class WaitWindow:
         return seconds >= (self._seconds if updates >= _MIN_UPDATES else _MAX_STRETCH * self._seconds)
 
     def _env_steps_per_second(self) -> float:
-        """Returns the steps a second from the first to the last update that was seen: they come a batch at a time."""
+        """Returns the steps per second from the first to the last observed update, because steps come in batches."""
         after = [sample for before, sample in pairwise(self._samples) if sample.updates > before.updates]
         first, last = (after[0], after[-1]) if len(after) > 1 else (self._samples[0], self._samples[-1])
         return (last.env_steps - first.env_steps) / (last.time - first.time)
 
 
 def _actors_wait(status: LearnerStatus) -> bool:
-    """Returns True if actors wait for the learner now: for room in its queue, or for the limiter of its buffer."""
+    """Returns True if actors wait for the learner now: for its queue, or for the limiter of its buffer."""
     if status.replay is not None:
         return any(wait.who == ACTORS for wait in status.replay.waiting)
     # a trainer takes whole batches out of a queue that actors keep full

@@ -1,4 +1,4 @@
-"""Talks with Slurm through its commands: sbatch, squeue and scancel."""
+"""Calls Slurm's commands: sbatch, squeue and scancel."""
 
 import getpass
 import os
@@ -11,7 +11,7 @@ from typing import Final
 
 from rollcast.services.errors import SlurmError
 
-# Slurm's own commands give up on a controller after some 100 s.
+# Slurm's own commands time out after some 100 s without the controller.
 _TIMEOUT_S: Final = 150
 
 # Parts of Slurm's messages, and advice for each.
@@ -44,10 +44,10 @@ class Queued:
     """A job in Slurm's queue, or one task of an array.
 
     Attributes:
-        number: As Slurm lists it: `12`, `13_4`.
+        number: The job's number, as Slurm lists it: `12`, `13_4`.
         name: Its name.
         state: Its state, such as `PENDING` or `RUNNING`.
-        index: The index in its array; None if it is in none.
+        index: The index in the array; None without an array.
     """
 
     number: str
@@ -64,17 +64,17 @@ class Cluster:
 
         Args:
             script: The batch script.
-            options: Options of sbatch, which win over those of the script.
+            options: sbatch options, which override the script's options.
 
         Raises:
-            SlurmError: Slurm is not here, refuses the job, or gives no number.
+            SlurmError: Slurm is not installed, refuses the job, or prints no number.
         """
         said = _run(submission(script, *options), f"submit {script}")
-        # a site's own sbatch may greet before; several clusters give NUMBER;CLUSTER
+        # a site's own sbatch may print a greeting first; with several clusters it prints NUMBER;CLUSTER
         last = (said.split("\n")[-1] if said else "").partition(";")[0]
         if re.fullmatch(r"[0-9]+", last) is None:
             raise SlurmError(
-                f"sbatch took {script} and said {said!r}; expected the number of a job; look for it with "
+                f"sbatch accepted {script} and printed {said!r}; expected the number of a job; look for it with "
                 "squeue, and cancel it with scancel"
             )
         return last
@@ -83,12 +83,12 @@ class Cluster:
         """Cancels jobs, whether they wait or run.
 
         Raises:
-            SlurmError: Slurm does not do it.
+            SlurmError: Slurm refuses, or does not answer.
         """
         _run(["scancel", *numbers], f"cancel {' '.join(numbers)}")
 
     def queued(self, *names: str) -> list[Queued]:
-        """Returns this user's jobs of some names that wait or run, the tasks of arrays one by one.
+        """Returns this user's waiting and running jobs with these names; each task of an array is an entry.
 
         Raises:
             SlurmError: Slurm does not answer.
@@ -116,9 +116,9 @@ def _run(command: Sequence[str], purpose: str) -> str:
     """Runs one of Slurm's commands and returns what it printed.
 
     Raises:
-        SlurmError: It is missing, does not end, or fails.
+        SlurmError: The command is missing, does not end, or fails.
     """
-    # sbatch would take options of the job in which a shell runs, of salloc or srun, for those of the new job
+    # In a shell of salloc or srun, sbatch would apply the SLURM_ variables of that job to the new job.
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"
     }
@@ -128,21 +128,21 @@ def _run(command: Sequence[str], purpose: str) -> str:
         )
     except FileNotFoundError as error:
         raise SlurmError(
-            f"there is no {command[0]} on this machine's PATH to {purpose}; expected a machine of a Slurm cluster; run "
-            "this there, or look at the scripts with --dry-run"
+            f"there is no {command[0]} on this machine's PATH to {purpose}; expected a machine of a Slurm cluster; "
+            "run the command there, or look at the scripts with --dry-run"
         ) from error
     except OSError as error:
         raise SlurmError(
-            f"{command[0]} cannot be run to {purpose}: {error.strerror}; expected Slurm's own; correct PATH"
+            f"cannot run {command[0]} to {purpose}: {error.strerror}; expected Slurm's own program; correct PATH"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise SlurmError(
             f"{command[0]} has not answered for {_TIMEOUT_S} s when asked to {purpose}; expected an answer; try again "
-            "when squeue answers, and look there first: the job may have been taken"
+            "when squeue answers, and look there first: the job may have been submitted"
         ) from error
     if done.returncode != 0:
         told = " ".join((done.stderr or done.stdout).split()) or f"nothing, and exit code {done.returncode}"
-        raise SlurmError(f"{command[0]} was asked to {purpose}, and did not; it said: {told}; {_advice(told)}")
+        raise SlurmError(f"{command[0]} failed to {purpose}; it said: {told}; {_advice(told)}")
     return done.stdout.strip()
 
 

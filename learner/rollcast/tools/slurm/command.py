@@ -5,9 +5,10 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from rollcast.learner.commands.printing import print_line
+from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.disk import write_whole
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.run_folder import default_run_dir
@@ -22,7 +23,7 @@ from rollcast.tools.slurm.settings import SlurmSettings
 from rollcast.tools.slurm.submission import add_actors, array_options, check_not_queued, submit_run
 from rollcast.tools.slurm.template import read_template
 
-# The files of `make_certificates` that a run needs; the authority's key could make further certificates.
+# The files of `make_certificates` that a run needs. The authority's key is not kept: it could make more certificates.
 _NEEDED = frozenset(("ca.pem", "server.pem", "server.key", "tokens", "actor.token", "viewer.token", "operator.token"))
 
 
@@ -30,8 +31,8 @@ def slurm(settings: SlurmSettings, output: IO[str]) -> int:
     """Writes and submits the jobs of a run, or adds actors to one; prints their numbers, and returns the exit code, 0.
 
     Raises:
-        ConfigurationError: A setting cannot be right, or the run's folder is taken.
-        SlurmError: Slurm refuses a job; then none is left.
+        ConfigurationError: A setting is not valid, or the run's folder exists already.
+        SlurmError: Slurm refuses a job; the jobs before it are cancelled.
         OSError: The files cannot be written.
     """
     folder = SlurmFolder(settings.run_dir or default_run_dir(settings))
@@ -40,7 +41,7 @@ def slurm(settings: SlurmSettings, output: IO[str]) -> int:
         return _add(settings.add_actors, cluster, folder, output)
     _check_environment(settings)
     files = _files(settings, folder)
-    # evaluators first: a queue may take long to come to the end of the actors
+    # evaluators first: in a long queue, they would wait behind all actors
     tasks = {Job.EVALUATORS: settings.n_evaluators(), Job.ACTORS: settings.actors}
     if settings.dry_run:
         _print_files(files, tasks, folder, output)
@@ -52,12 +53,14 @@ def slurm(settings: SlurmSettings, output: IO[str]) -> int:
         check_not_queued(cluster, folder)
     existed = folder.run_dir.exists()
     try:
-        if is_new:
-            RunDirectory.create(folder.run_dir.parent, folder.run_dir.name)
-        _write(files, folder)
-        numbers = submit_run(cluster, folder, tasks)
+        # SIGTERM and SIGHUP, too: half a run would occupy the cluster
+        with stop_on_signals(_interrupt):
+            if is_new:
+                RunDirectory.create(folder.run_dir.parent, folder.run_dir.name)
+            _write(files, folder)
+            numbers = submit_run(cluster, folder, tasks)
     except BaseException:
-        # of a run that was not submitted, nothing stays; the same command works again
+        # removes the files of a run that was not submitted, so that the same command works again
         if is_new:
             shutil.rmtree(folder.path if existed else folder.run_dir, ignore_errors=True)
         raise
@@ -65,18 +68,22 @@ def slurm(settings: SlurmSettings, output: IO[str]) -> int:
     return 0
 
 
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt
+
+
 def _check_environment(settings: SlurmSettings) -> None:
-    """Looks for the environment that the learner will make, by its name.
+    """Checks that the learner's environment exists.
 
     Raises:
-        ConfigurationError: There is none: all jobs would begin, and fail.
+        ConfigurationError: It does not exist: all jobs would start, and fail.
     """
     if settings.spaces_from != "environment" or settings.prolog:
-        return  # the prolog may bring it
+        return  # the prolog may install it
     try:
         settings.env_factory().vector_spec()
     except ConfigurationError as error:
-        # A module may need what this machine lacks and the nodes have, such as the driver of a GPU.
+        # A module may need software that only the nodes have, such as the driver of a GPU.
         if isinstance(error.__cause__, ImportError) and not isinstance(error.__cause__, ModuleNotFoundError):
             return
         raise
@@ -126,7 +133,7 @@ def _write(files: dict[Path, str], folder: SlurmFolder) -> None:
     folder.logs.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         write_whole(path, content.encode())
-    # those of an earlier submission: each has certificates and tokens of its own
+    # removes those of an earlier submission: each submission gets new certificates and tokens
     if folder.rendezvous.exists():
         shutil.rmtree(folder.rendezvous)
     for made in make_certificates(folder.rendezvous):

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-# The characters that names of jobs must not have: squeue's --name takes names that are separated by commas.
+# Characters that are replaced in names of jobs: squeue's --name takes a list of names, separated by commas.
 _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -28,11 +28,14 @@ class SlurmFolder:
 
     Attributes:
         run_dir: The directory of the run, absolute.
-        path: The folder; the other paths are those of its files, as above.
+        path: The folder itself.
+        logs: The folder of logs.
+        rendezvous: The folder of address, certificates and tokens.
+        address_file: The file to which the learner writes its address.
     """
 
     def __init__(self, run_dir: Path) -> None:
-        """Takes the directory of a run without looking at it."""
+        """Takes the directory of a run, which need not exist."""
         self.run_dir: Final = run_dir.absolute()
         self.path: Final = self.run_dir / "slurm"
         self.logs: Final = self.path / "logs"
@@ -41,19 +44,19 @@ class SlurmFolder:
 
     @property
     def address(self) -> str:
-        """The learner's address for clients: the file that it writes."""
+        """The learner's address for clients: `file:` and the path of the file that the learner writes."""
         return f"file:{self.address_file}"
 
     def script(self, job: Job) -> Path:
-        """Returns the file of a job's script."""
+        """Returns the path of a job's script."""
         return self.path / f"{job}.sh"
 
     def settings(self, job: Job) -> Path:
-        """Returns the file of the settings of a job's processes."""
+        """Returns the path of the settings of a job's processes."""
         return self.path / f"{job}.yaml"
 
     def job_name(self, job: Job) -> str:
-        """Returns the name by which Slurm lists a job; no job of another run has it."""
+        """Returns the name under which Slurm lists a job; no other run uses it."""
         # two runs in different folders may have the same name
         digest = hashlib.sha256(str(self.run_dir).encode()).hexdigest()[:8]
         return f"{job}-{_UNUSUAL.sub('-', self.run_dir.name)}-{digest}"

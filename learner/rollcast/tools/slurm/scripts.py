@@ -12,8 +12,8 @@ from rollcast.tools.slurm.template import COMMAND, DIRECTIVES, PROLOG, fill
 # The name in the learner's certificate: the certificate is made before the learner's machine is known.
 SERVER_NAME: Final = "localhost"
 
-# Runs a process until it ends, and beside it `beside`. A signal that interrupts `wait` makes it return early, so it
-# waits again.
+# Runs a process until it ends, and `beside` in the background. A signal makes `wait` return early, so the script waits
+# again.
 _RUN: Final = """\
 set +e +u
 beside() { :; }
@@ -35,10 +35,10 @@ run() {
   kill -TERM "$beside" 2>/dev/null
 }
 
-# A job that was cancelled is not RUNNING any more, and stays out of the queue.
+# A cancelled job is no longer RUNNING, and must not be requeued.
 is_running() { [ "$(squeue --noheader --jobs="$1" --format=%T)" = RUNNING ]; }
 
-# Of a job that Slurm has just put into the queue again, this is above the job's own SLURM_RESTART_COUNT.
+# For a job that Slurm has just requeued, this is above the job's own SLURM_RESTART_COUNT.
 restarts() {
   local shown
   shown=$(scontrol --oneliner show job "$1")
@@ -52,17 +52,17 @@ run {command}
 if [ "$told" -gt 0 ] && [ "$code" -ne 2 ]; then
   trap '' TERM
   if is_running "$SLURM_JOB_ID"; then
-    # told to stop before its time limit: the checkpoint is written, and the job goes on later
+    # stopped before its time limit: the checkpoint is written, and the job continues later
     scontrol requeue "$SLURM_JOB_ID" && exit 0
     code=1
   elif [ "$(restarts "$SLURM_JOB_ID")" -gt "${{SLURM_RESTART_COUNT:-0}}" ]; then
-    # preempted, or put into the queue again by hand: Slurm has done it
+    # preempted, or requeued by hand: Slurm has requeued it already
     exit "$code"
   fi
 fi
 
-# The learner does not come back. After the end of training actors end by themselves, but for those that wait in the
-# queue, or have begun in this moment. After a failure or scancel all of them would wait in vain.
+# The learner does not restart. After training, actors end by themselves, except those that are queued or have just
+# begun. After a failure or scancel, all of them would wait in vain.
 end() {{
   for name in {arrays}; do
     scancel --quiet --user="$(id -un)" --name="$name" "$@"
@@ -85,7 +85,7 @@ me=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
 # Prints the number and the state of the learner's job; nothing if it is not in the queue.
 learner() {{ squeue --noheader --user="$(id -un)" --name={learner} --format='%i %T'; }}
 
-# Puts this task into the queue again, behind the learner's job if that waits there itself.
+# Requeues this task, behind the learner's job if that is queued, too.
 requeue() {{
   trap '' TERM # scontrol has to outlive the signal that it causes
   scontrol requeue "$me" || exit 1
@@ -93,8 +93,8 @@ requeue() {{
   exit 0
 }}
 
-# Ends an actor that would wait in vain, because its learner is not in the queue any more: it was cancelled, and killed
-# while it saved, so it has told nobody. A learner that ends takes its address away; one that was killed leaves it.
+# Ends an actor that would wait in vain because its learner is no longer in the queue: the learner was cancelled, and
+# killed before it could tell its actors. A learner that ends removes its address file; a killed one leaves it.
 beside() {{
   local found looks=$((RANDOM % 10))
   trap 'kill "$!" 2>/dev/null; exit' TERM
@@ -116,7 +116,7 @@ while :; do
   read -r number state <<<"$found"
   case $state in
     PENDING)
-      # After a time limit both go into the queue at the same moment: the learner will be here soon.
+      # After a time limit both are requeued at the same moment: the learner will run soon.
       if [ "$code" -ne 0 ] || [ $((pending += 1)) -gt 12 ]; then requeue "$number"; fi
       sleep 10
       continue
@@ -134,7 +134,7 @@ while :; do
     [ "${{SLURM_RESTART_COUNT:-0}}" -lt {max_restarts} ] && requeue ''
     exit "$code"
   fi
-  # the learner has begun and does not listen yet, or is on its way into the queue
+  # the learner has begun but does not listen yet, or is about to be requeued
   [ "$state" = PENDING ] || sleep 5
 done
 """
@@ -142,17 +142,17 @@ done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """The things that a job asks Slurm for; empty: the cluster's default.
+    """The resources that a job requests; empty: the cluster's default.
 
     Attributes:
-        partition: Names of partitions, with commas.
+        partition: Names of partitions, separated by commas.
         account: The account.
         qos: The quality of service.
-        time: The time limit, as Slurm writes it.
+        time: The time limit, in Slurm's format.
         gpus: GPUs: a number, or `TYPE:NUMBER`.
         cpus: Cores of a process.
-        memory: Memory of a job, as Slurm writes it.
-        extra: Further options of sbatch, each of which becomes a line.
+        memory: Memory of a job, in Slurm's format.
+        extra: Further sbatch options; each becomes a line.
     """
 
     partition: str = ""
@@ -167,7 +167,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The things that all scripts of a run share.
+    """The values that all scripts of a run share.
 
     Attributes:
         program: The command that starts rollcast, on a file system that all nodes share.
@@ -176,8 +176,8 @@ class Surroundings:
         prolog: Lines of shell before each process, such as `module load cuda`.
         template: As `read_template` returns it.
         signal_s: Seconds before the time limit at which Slurm sends the signal to stop.
-        max_restarts: Times that an actor is started again after a failure.
-        patience_s: Seconds that an actor waits for a learner, before it looks into the queue.
+        max_restarts: Number of restarts of an actor after failures.
+        patience_s: Seconds that an actor waits for a learner, before it checks Slurm's queue.
     """
 
     program: Sequence[str]
@@ -208,13 +208,13 @@ def learner_script(folder: SlurmFolder, resources: Resources, surroundings: Surr
 def array_script(
     folder: SlurmFolder, job: Job, resources: Resources, surroundings: Surroundings, *, log_name: str
 ) -> str:
-    """Returns the script of an array of actors or evaluators, whose indices are given at its submission.
+    """Returns the script of an array of actors or evaluators. The array gets its indices at submission.
 
     Args:
         folder: The folder of the run.
         job: The array.
-        resources: Those of each of its processes.
-        surroundings: Those of all scripts.
+        resources: The resources of each process.
+        surroundings: The values that all scripts share.
         log_name: The first part of a process's name, and of the name of its log: `actor`.
     """
     patience = f"{surroundings.patience_s:g}"
@@ -236,10 +236,10 @@ def array_script(
 def _script(
     folder: SlurmFolder, job: Job, resources: Resources, surroundings: Surroundings, body: str, log: str, slurm_log: str
 ) -> str:
-    # Slurm names no file after the attempt; its own file has the messages of all attempts of a job
+    # The script logs to a file for each attempt, because Slurm's own file has the messages of all attempts of a job.
     started = [
         f'exec >>{shlex.quote(str(folder.logs))}/"{log}-attempt${{SLURM_RESTART_COUNT:-0}}.log" 2>&1',
-        # the settings are in the file: those of the shell that submits may have changed since
+        # The settings are in the file; variables of the shell that submits may have changed since.
         "unset ${!ROLLCAST_@}",
         *([f"export PYTHONPATH={shlex.quote(surroundings.python_path)}"] if surroundings.python_path else []),
         *([surroundings.prolog] if surroundings.prolog else []),
@@ -269,7 +269,7 @@ def _script(
 
 
 def _continued(command: Sequence[object]) -> str:
-    """Returns a command for the shell, its options on lines of their own."""
+    """Returns a command for the shell, with each option on its own line."""
     words = [shlex.quote(str(word)) for word in command]
     lines = [words[0]]
     for word in words[1:]:
@@ -281,11 +281,11 @@ def _continued(command: Sequence[object]) -> str:
 
 
 def _literal(path: Path) -> str:
-    """Returns a path in which sbatch replaces nothing."""
+    """Returns a path with `%` escaped for sbatch."""
     return str(path).replace("%", "%%")
 
 
 def _quoted(value: object) -> str:
-    """Returns a value of an #SBATCH line, which sbatch splits at spaces."""
+    """Quotes a value of an #SBATCH line, because sbatch splits lines at spaces."""
     text = str(value)
     return f'"{text}"' if any(character.isspace() for character in text) else text

@@ -30,13 +30,13 @@ _MADE_HERE: Final = (
     *("tls_cert", "tls_key", "tls_client_ca", "tokens_file", "insecure"),
     *("address_file", "advertised_host", "tls_server_name"),
 )
-# Actors may have more slots than there are actors now: more can be added later.
+# The most actors, including those that are added later.
 _MOST_ACTORS: Final = 4096
 
 _TIME: Final = re.compile(
     r"[0-9]+(:[0-9]{1,2}){0,2}|[0-9]+-[0-9]{1,2}(:[0-9]{1,2}){0,2}|[Uu][Nn][Ll][Ii][Mm][Ii][Tt][Ee][Dd]"
 )
-# Slurm may tell a job to stop so much earlier than it was asked to.
+# Slurm may send the signal to stop by this many seconds too early.
 _EARLY_S: Final = 60
 _MEMORY: Final = re.compile(r"[0-9]+[KMGT]?")
 _GPUS: Final = re.compile(r"([A-Za-z][\w.-]*:)?[0-9]+(,[A-Za-z][\w.-]*:[0-9]+)*")
@@ -52,13 +52,13 @@ def _check_name(value: str) -> str:
 def _check_time(value: str) -> str:
     if value and _TIME.fullmatch(value) is None:
         raise ValueError(
-            "not a time of Slurm's; expected MINUTES, HOURS:MINUTES:SECONDS or DAYS-HOURS, such as 8:00:00"
+            "not a time limit of Slurm; expected MINUTES, HOURS:MINUTES:SECONDS or DAYS-HOURS, such as 8:00:00"
         )
     return value
 
 
 def _seconds(time: str) -> float:
-    """Returns the seconds of a time of Slurm's: MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES...]."""
+    """Returns the seconds of a time limit: MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES...]."""
     if not time[0].isdecimal():
         return math.inf
     days, dash, clock = time.rpartition("-")
@@ -71,7 +71,7 @@ def _seconds(time: str) -> float:
 
 def _check_memory(value: str) -> str:
     if value and _MEMORY.fullmatch(value) is None:
-        raise ValueError("not a memory of Slurm's; expected a number of megabytes, or with a unit, such as 16G")
+        raise ValueError("not a memory size; expected a number of megabytes, or a number with a unit, such as 16G")
     return value
 
 
@@ -85,17 +85,17 @@ def _check_extra(value: str) -> str:
     try:
         options = _extra_options(value)
     except ValueError as error:
-        raise ValueError(f"a quote is not closed ({error}); expected options of sbatch; correct it") from error
+        raise ValueError(f"a quote is not closed ({error}); expected sbatch options; close the quote") from error
     wrong = [option for option in options if not option.startswith("-") or not option.isprintable()]
     if wrong:
         raise ValueError(
-            f"{wrong[0]!r} is no option; expected options of sbatch, such as '--exclude=node7 --mail-type=END'"
+            f"{wrong[0]!r} is not an option; expected sbatch options, such as '--exclude=node7 --mail-type=END'"
         )
     return value
 
 
 def _extra_options(value: str) -> list[str]:
-    """Returns options of sbatch, each with its value: `-C fast --exclusive` gives two."""
+    """Returns sbatch options, each with its value: `-C fast --exclusive` gives two."""
     options: list[str] = []
     for word in shlex.split(value):
         quoted = f'"{word}"' if any(character.isspace() for character in word) else word
@@ -125,22 +125,22 @@ class SlurmSettings(ActingSettings, ServingSettings):
     actors: Annotated[int, Field(ge=1, le=_MOST_ACTORS)] = setting(4, "Number of actors: tasks of the array.", FREE)
     evaluators: NonNegativeInt | None = setting(
         None,
-        "Number of evaluators, an array of their own. Default: 1 with --eval-interval-s or --eval-interval-steps, else "
-        "none.",
+        "Number of evaluators, in a separate array. Default: 1 with --eval-interval-s or --eval-interval-steps, "
+        "else none.",
         FREE,
     )
     dry_run: bool = setting(False, "Print the scripts and the commands, and neither write nor submit anything.", FREE)
     add_actors: Annotated[int, Field(ge=1, le=_MOST_ACTORS)] | None = setting(
-        None, "Add so many actors to the run in --run-dir, and do nothing else. Default: submit a run.", FREE
+        None, "Add this many actors to the run in --run-dir, and do nothing else. Default: submit a run.", FREE
     )
     partition: _Name = setting("", "The partition of all jobs. Default: the cluster's.", FREE)
     actor_partition: _Name = setting("", "The partition of the actors. Default: --partition.", FREE)
-    account: _Name = setting("", "The account that pays. Default: yours on the cluster.", FREE)
-    qos: _Name = setting("", "The quality of service. Default: yours on the cluster.", FREE)
+    account: _Name = setting("", "The account to charge. Default: your default on the cluster.", FREE)
+    qos: _Name = setting("", "The quality of service. Default: your default on the cluster.", FREE)
     time: _Time = setting(
         "",
-        "The time limit of each job: MINUTES, HOURS:MINUTES:SECONDS or DAYS-HOURS. Before it, the learner writes a "
-        "checkpoint and is queued again. Default: the partition's.",
+        "The time limit of each job: MINUTES, HOURS:MINUTES:SECONDS or DAYS-HOURS. Before the limit, the learner "
+        "writes a checkpoint, and Slurm queues its job again. Default: the partition's.",
         FREE,
     )
     gpus: _Gpus = setting("", "GPUs of the learner: a number, or TYPE:NUMBER. Default: none.", FREE)
@@ -149,29 +149,30 @@ class SlurmSettings(ActingSettings, ServingSettings):
     actor_cpus: AtLeastOne = setting(1, "Cores of each actor.", FREE)
     actor_mem: _Memory = setting("", "Memory of each actor, such as 2G. Default: the cluster's.", FREE)
     sbatch: _Extra = setting(
-        "", "Further options of sbatch for all jobs: '--exclude=node7 --mail-type=END'. Default: none.", FREE
+        "", "Further sbatch options for all jobs: '--exclude=node7 --mail-type=END'. Default: none.", FREE
     )
-    learner_sbatch: _Extra = setting("", "Further options of sbatch for the learner. Default: none.", FREE)
-    actor_sbatch: _Extra = setting("", "Further options of sbatch for actors and evaluators. Default: none.", FREE)
+    learner_sbatch: _Extra = setting("", "Further sbatch options for the learner. Default: none.", FREE)
+    actor_sbatch: _Extra = setting("", "Further sbatch options for actors and evaluators. Default: none.", FREE)
     prolog: str = setting(
         "", "Lines of shell before each process: 'module load cuda; conda activate rl'. Default: none.", FREE
     )
     template: Path | None = setting(
         None,
-        "A batch script of your own, with the lines @DIRECTIVES@, @PROLOG@ and @COMMAND@. Default: rollcast's.",
+        "Your own batch script, with the lines @DIRECTIVES@, @PROLOG@ and @COMMAND@. Default: rollcast's.",
         FREE,
     )
     signal_s: Annotated[int, Field(ge=10, le=65_535)] = setting(
         120,
-        "Seconds before its time limit at which Slurm tells a job to stop. Slurm may do so up to a minute earlier.",
+        "Seconds from Slurm's stop signal to a job's time limit. Slurm may send the signal up to a minute earlier.",
         FREE,
     )
     max_restarts: NonNegativeInt = setting(
-        10, "Times that an actor's job restarts, for any reason; after that, a failure ends it.", FREE
+        10, "Number of restarts of an actor's job, for any reason. After that, a failure ends the job.", FREE
     )
     patience_s: TimeoutSeconds = setting(
         600.0,
-        "Seconds that an actor waits for its learner. After that, it is queued again if the learner is queued, too.",
+        "Seconds that an actor waits for its learner. After that, Slurm queues the actor again if the learner's "
+        "job is also queued.",
         FREE,
     )
     policy_encoding: PolicyEncodingName = setting(
@@ -182,17 +183,17 @@ class SlurmSettings(ActingSettings, ServingSettings):
     )
     collect_timeout_s: TimeoutSeconds = setting(
         86_400.0,
-        "Seconds without a rollout after which training fails: actors may wait in the queue for long.",
+        "Seconds without a rollout after which training fails. Actors may wait long in Slurm's queue.",
         FREE,
     )
     stop_timeout_s: TimeoutSeconds = setting(
-        90.0, "Seconds that the last checkpoint of a stopped run may take. Below --signal-s.", FREE
+        90.0, "Seconds that the last checkpoint of a stopped run may take. It must be below --signal-s.", FREE
     )
     log_level: LogLevel = setting("INFO", "Least severe messages in the logs.", FREE)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Refuses what contradicts itself; pydantic turns the ValueError into its own error."""
+        """Refuses settings that contradict each other; pydantic turns the ValueError into its own error."""
         if self.stop_timeout_s >= self.signal_s:
             raise ValueError(
                 f"stop_timeout_s is {self.stop_timeout_s:g} and signal_s {self.signal_s}; expected the last checkpoint "
@@ -202,13 +203,13 @@ class SlurmSettings(ActingSettings, ServingSettings):
             raise ValueError(
                 f"time is {self.time!r}, {_seconds(self.time):g} s, and signal_s {self.signal_s}; expected more than "
                 f"{self.signal_s + _EARLY_S} s, since Slurm may tell a job to stop {_EARLY_S} s earlier still, and the "
-                "learner would go into the queue again and again without training; give a longer --time "
+                "learner would be requeued again and again without training; give a longer --time "
                 "(HOURS:MINUTES:SECONDS), or a smaller --signal-s"
             )
         if self.add_actors is not None and self.run_dir is None:
             raise ValueError(
                 "--add-actors is given without --run-dir; expected the folder of a run that rollcast slurm has "
-                "submitted; give it"
+                "submitted; give that folder"
             )
         return self
 
@@ -219,17 +220,17 @@ class SlurmSettings(ActingSettings, ServingSettings):
         return HelpScope(hidden=(*scope.hidden, *_MADE_HERE), defaults=scope.defaults, note=scope.note)
 
     def completed(self, origins: Origins) -> Self:
-        """Returns the settings of the run, with room for the actors.
+        """Returns the settings of the run; --max-actors admits its actors, and more that are added later.
 
         Raises:
-            ConfigurationError: As of `LearnerSettings.completed`, or an option is one of those that this command makes
-                itself, or the learner would not admit so many actors.
+            ConfigurationError: As for `LearnerSettings.completed`; or an option is given that this command sets itself;
+                or the learner would not admit that many actors.
         """
         for name in _MADE_HERE:
             if origins.options_in((name,)) or name in origins.from_file:
                 raise ConfigurationError(
                     f"{option_name((name,))}: rollcast slurm makes certificates, tokens and the address file of each "
-                    "run itself; expected none; leave it out"
+                    "run itself; expected none; remove the option"
                 )
         settings = super().completed(origins)
         wanted = settings.actors + settings.n_evaluators()
@@ -241,7 +242,7 @@ class SlurmSettings(ActingSettings, ServingSettings):
         if wanted > settings.max_actors and not settings.deterministic:
             raise ConfigurationError(
                 f"--max-actors: {settings.max_actors} are below {settings.actors} --actors and "
-                f"{settings.n_evaluators()} evaluators; expected at least {wanted}; raise it, or leave it out"
+                f"{settings.n_evaluators()} evaluators; expected at least {wanted}; raise it, or remove it"
             )
         return settings
 

@@ -8,18 +8,18 @@ from rollcast.tools.slurm.folder import Job, SlurmFolder
 
 
 def submit_run(cluster: Cluster, folder: SlurmFolder, tasks: Mapping[Job, int]) -> dict[Job, str]:
-    """Submits the learner's job, and arrays that begin when it has begun.
+    """Submits the learner's job, and arrays that begin after it has begun.
 
     Args:
         cluster: The cluster.
         folder: The folder of the run, with its scripts.
-        tasks: The number of tasks of each array; an array without tasks is left out.
+        tasks: The number of tasks of each array; arrays without tasks are not submitted.
 
     Returns:
         The number of each job.
 
     Raises:
-        SlurmError: Slurm refuses one of them. Those before it are cancelled, or the message says that they are not.
+        SlurmError: Slurm refuses a job. The jobs before it are cancelled, or the message says that they are not.
     """
     submitted: dict[Job, str] = {}
     try:
@@ -36,7 +36,7 @@ def submit_run(cluster: Cluster, folder: SlurmFolder, tasks: Mapping[Job, int]) 
 
 
 def array_options(indices: range, learner: str) -> tuple[str, ...]:
-    """Returns the options of sbatch for an array.
+    """Returns the sbatch options for an array.
 
     Args:
         indices: The indices of its tasks.
@@ -51,15 +51,15 @@ def add_actors(cluster: Cluster, folder: SlurmFolder, n_actors: int, *, max_acto
     Args:
         cluster: The cluster.
         folder: The folder of the run.
-        n_actors: Their number.
-        max_actors: The actors that the learner admits.
+        n_actors: The number of new actors.
+        max_actors: The largest number of actors that the learner admits.
 
     Returns:
         The number of the array, and the indices of its tasks.
 
     Raises:
-        ConfigurationError: The learner's job has ended, or it would have more actors than it admits.
-        SlurmError: Slurm does not do it.
+        ConfigurationError: The learner's job has ended, or the learner would have more actors than it admits.
+        SlurmError: Slurm refuses the array, or does not answer.
     """
     names = [folder.job_name(job) for job in (Job.LEARNER, Job.ACTORS, Job.EVALUATORS)]
     queued = cluster.queued(*names)
@@ -87,7 +87,7 @@ def check_not_queued(cluster: Cluster, folder: SlurmFolder) -> None:
     """Checks that no job of a run waits or runs.
 
     Raises:
-        ConfigurationError: There is one.
+        ConfigurationError: A job of the run waits or runs.
         SlurmError: Slurm does not answer.
     """
     queued = cluster.queued(*(folder.job_name(job) for job in Job))
@@ -99,7 +99,7 @@ def check_not_queued(cluster: Cluster, folder: SlurmFolder) -> None:
 
 
 def _taken_back(cluster: Cluster, submitted: Mapping[Job, str]) -> str:
-    """Cancels jobs and returns what to say about it."""
+    """Cancels jobs, and returns a clause about them for the message."""
     if not submitted:
         return "no other job of the run was submitted"
     said = ", ".join(f"the {job}'{'s' if job is Job.LEARNER else ''} job {number}" for job, number in submitted.items())

@@ -32,7 +32,7 @@ def read_template(path: Path | None) -> str:
         path: The file; None: rollcast's template.
 
     Raises:
-        ConfigurationError: The file cannot be read, is no script, or has not each placeholder on one line.
+        ConfigurationError: The file cannot be read, is not a script, or does not have each placeholder exactly once.
     """
     if path is None:
         return TEMPLATE
@@ -54,11 +54,11 @@ def read_template(path: Path | None) -> str:
         if found.count(placeholder) != 1:
             raise ConfigurationError(
                 f"--template: {str(path)!r} has the line {placeholder} {found.count(placeholder)} times; expected each "
-                f"of {', '.join(_PLACEHOLDERS)} once, on a line of its own; correct the file"
+                f"of {', '.join(_PLACEHOLDERS)} once, alone on its line; correct the file"
             )
     if unknown := sorted(set(found) - set(_PLACEHOLDERS)):
         raise ConfigurationError(
-            f"--template: {str(path)!r} has the line {unknown[0]}, which is no placeholder; expected "
+            f"--template: {str(path)!r} has the line {unknown[0]}, which is not a placeholder; expected "
             f"{', '.join(_PLACEHOLDERS)}; remove it"
         )
     return template

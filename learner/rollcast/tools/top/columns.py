@@ -1,4 +1,4 @@
-"""Columns of the tables of `rollcast top`, which leave a terminal that is too narrow for them."""
+"""Columns of the tables of `rollcast top`; a narrow terminal shows only some of them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from rich.text import Text
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of numbers or words; it is shown in frames of `from_width` columns and more."""
+    """A column of numbers or words; shown if the terminal is at least `from_width` characters wide."""
 
     name: str
     width: int
@@ -18,22 +18,22 @@ class Column:
 
 
 def shown(columns: Iterable[Column], width: int) -> tuple[Column, ...]:
-    """Returns the columns that a frame of this width has room for."""
+    """Returns the columns that a terminal of this width shows."""
     return tuple(column for column in columns if width >= column.from_width)
 
 
 def total_width(columns: Iterable[Column]) -> int:
-    """Returns the width of columns, with the gap before each."""
+    """Returns the total width of columns, including the gap before each."""
     return sum(column.width + 1 for column in columns)
 
 
 def titles(columns: Iterable[Column]) -> dict[Column, str]:
-    """Returns the names of columns, as the values of their heading."""
+    """Returns the names of columns, as the values of the heading."""
     return {column: column.name for column in columns}
 
 
 def append(row: Text, columns: Iterable[Column], values: Mapping[Column, str], style: str = "") -> None:
-    """Appends the values of columns to a row; what is longer than its column is cut.
+    """Appends the values of columns to a row; cuts values that are longer than their column.
 
     Args:
         row: The row so far.

@@ -23,13 +23,13 @@ from rollcast.tools.settings import TopSettings
 from rollcast.tools.top.frame import frame
 from rollcast.tools.watching.follower import Follower, Snapshot
 
-# Two frames are at most so far apart, and at least so far: what changes without an update are times.
+# The longest and the shortest time between two frames, in seconds. Without an update, only times change.
 _LONGEST_S: Final = 1.0
 _SHORTEST_S: Final = 0.1
 # A pipe has no width.
 _PIPE_WIDTH: Final = 120
 
-# Nothing to read, though there is: the terminal is gone.
+# Keys that quit; an empty one means that the terminal was closed.
 _QUIT: Final = (b"q", b"Q", b"")
 _SUSPEND: Final = b"\x1a"
 
@@ -39,10 +39,10 @@ def top(settings: TopSettings, output: IO[str]) -> int:
 
     Raises:
         ConfigurationError: If the certificates or tokens cannot be used.
-        LearnerUnreachableError: If there is no answer from the address.
-        UnauthenticatedError: If the learner requires a token, or another one.
+        LearnerUnreachableError: If no learner answers at the address.
+        UnauthenticatedError: If the learner requires a token and gets none, or an unknown one.
         PermissionDeniedError: If the token's role may not watch.
-        ProtocolMismatchError: If the learner is too old to tell its history.
+        ProtocolMismatchError: If the learner is too old to send its history.
     """
     console = Console(file=output, highlight=False)
     security = settings.client_security()
@@ -86,7 +86,7 @@ def _drawn(settings: TopSettings, console: Console, snapshot: Snapshot) -> Text:
 
 
 def _wait(follower: Follower, keys: "_Keys", console: Console, version: int, stopped: threading.Event) -> bytes | None:
-    """Waits for a key, or until there is something to draw: an update, another size, a second that has passed."""
+    """Waits for a key, an update, a new size of the terminal, or a second, and returns the key."""
     size = console.size
     begin = time.monotonic()
     while not stopped.is_set() and time.monotonic() - begin < _LONGEST_S:
@@ -98,7 +98,7 @@ def _wait(follower: Follower, keys: "_Keys", console: Console, version: int, sto
 
 
 def _suspend(live: Live, keys: "_Keys") -> None:
-    """Gives the terminal back and stops this process, as Ctrl-Z does; continues when the shell says so."""
+    """Restores the terminal and stops this process, as Ctrl-Z does; continues after SIGCONT."""
     live.stop()
     keys.release()
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -107,9 +107,9 @@ def _suspend(live: Live, keys: "_Keys") -> None:
 
 
 class _Keys:
-    """The keys that the user presses; in a `with`, they arrive at once and are not shown.
+    """The keys that the user presses. In a `with` block, they arrive at once and are not echoed.
 
-    If stdin is no terminal, no key is ever pressed.
+    If stdin is not a terminal, there are no keys.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class _Keys:
         self.release()
 
     def take(self) -> None:
-        """Has the terminal hand over keys one by one, also Ctrl-Z."""
+        """Makes the terminal deliver keys one by one, including Ctrl-Z."""
         if self._fd is None:
             return
         self._before = termios.tcgetattr(self._fd)
@@ -137,7 +137,7 @@ class _Keys:
         termios.tcsetattr(self._fd, termios.TCSADRAIN, attributes)
 
     def release(self) -> None:
-        """Puts the terminal back as it was."""
+        """Restores the terminal's settings."""
         if self._fd is not None and self._before:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 

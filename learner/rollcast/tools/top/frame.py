@@ -48,22 +48,22 @@ _WITH_BAR: Final = ("queue",)
 # Rows that are shown with their notes.
 _WITH_NOTE: Final = ("mean return", "evaluation", "env steps/s", "updates", "publish lag", "data staleness")
 _BAR_WIDTH: Final = 8
-# Lags with a bar of their own; larger ones share one.
+# The number of lags, from 0, with their own bar; larger lags share one.
 _SHOWN_LAGS: Final = 5
 _MIN_LANE: Final = 8
 _MAX_NAME: Final = 24
-# The headline, and a problem, take so many lines at most.
+# The most lines of the headline, and of a problem.
 _MAX_SENTENCE_LINES: Final = 3
-# The findings about training that are shown; `rollcast doctor` has all of them.
+# The most findings about training; `rollcast doctor` shows all of them.
 _MAX_FINDINGS: Final = 2
-# The events shown where there is no end to the height.
+# The most events if the height is unlimited.
 _EVENTS: Final = 10
 # Terminals of fewer lines have no legend, and no empty lines.
 _HAS_LEGEND: Final = 20
 _HAS_GAPS: Final = 30
 
 
-# The relays of actors take so many columns at most, and fewer in frames that are narrower than that.
+# The most characters of an actor's relays, in terminals of at least `_HAS_WIDE_VIA` columns and in narrower ones.
 _MAX_VIA: Final = 24
 _NARROW_VIA: Final = 12
 _HAS_WIDE_VIA: Final = 120
@@ -78,7 +78,7 @@ _COLUMNS: Final = (_STATE, _POLICY, _RATE, _RESTARTS, _STEPS)
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The widths of names and of lanes, and the columns beside them; `via` is the one of actors' relays, if any."""
+    """The widths of names and lanes, and the columns beside them; `via` is the column of actors' relays, if any."""
 
     name_width: int
     lane_width: int
@@ -91,13 +91,13 @@ def frame(view: RunView, problem: str | None, *, width: int, height: int | None,
 
     Args:
         view: The run.
-        problem: Why there is nothing new; None: all is well.
+        problem: The reason for missing updates; None: updates arrive.
         width: Columns of the terminal, at least 1.
-        height: Lines of the terminal, at least 1; None: as many as it takes, with all actors.
+        height: Lines of the terminal, at least 1; None: unlimited, with all actors.
         span_s: The seconds that lanes show.
 
     Returns:
-        At most `height` lines, each of at most `width` columns. All text of others in them is escaped.
+        At most `height` lines, each of at most `width` columns. Text from other machines is escaped.
     """
     head = [_title(view), *_sentences(view, problem, width)]
     status = view.status
@@ -112,10 +112,10 @@ def frame(view: RunView, problem: str | None, *, width: int, height: int | None,
     rest = None
     if height is not None:
         rest = height - len(head) - len(lanes_head) - len(legend) - 3 * len(gap)
-        # Half of it is for actors and events.
+        # Actors and events get half of the rest.
         fields = fields[: max(rest // 2, 0)]
         rest = max(rest - len(fields), 0)
-    # Half of what is left, with the gap behind it.
+    # Half of the remaining lines, including the gap after the relays.
     drawn_relays = relay_lines(relays, n_lines=None if rest is None else (rest - len(gap)) // 2, width=width)
     if drawn_relays:
         drawn_relays += gap
@@ -138,7 +138,7 @@ def frame(view: RunView, problem: str | None, *, width: int, height: int | None,
 
 
 def _parts(rest: int | None, n_actors: int, n_events: int) -> tuple[int, int]:
-    """Shares the lines that are left between actors and events: a quarter is for events, if there are many actors."""
+    """Divides the remaining lines between actors and events. With many actors, events get a quarter."""
     if rest is None:
         return n_actors, min(n_events, _EVENTS)
     for_events = min(n_events, max(rest // 4, rest - n_actors))
@@ -187,7 +187,7 @@ def _wrapped(text: Text, width: int) -> list[Text]:
 
 
 def _fields(view: RunView) -> Iterator[Text]:
-    """Yields the rows in the order of their worth, as far as there is room for them; policy lags have bars."""
+    """Yields the figures, the most important first; policy lags have bars."""
     by_name = {row.name: row for row in rows(view)}
     for name in _FIELDS:
         if name == _LAG:
@@ -205,7 +205,7 @@ def _row_field(row: Row) -> Text:
 
 
 def _lag(view: RunView) -> Text:
-    """Returns a line of bars: the share of the trajectories of each lag."""
+    """Returns a line of bars: the share of trajectories by lag."""
     counts = view.delays.trajectories_by_lag
     total = sum(counts)
     limit = view.delays.max_policy_lag
@@ -224,12 +224,12 @@ def _lag(view: RunView) -> Text:
 
 
 def _short_period(seconds: float) -> str:
-    """Returns a length of time in its first unit: "3 h"."""
+    """Returns a duration in its largest unit: "3 h"."""
     return " ".join(period(seconds).split()[:2])
 
 
 def _lanes(view: RunView, status: LearnerStatus, layout: _Layout, span_s: float) -> list[Text]:
-    """Returns the heading of the lanes, and the learner's."""
+    """Returns the heading of the lanes, and the learner's lane."""
     lane_width = layout.lane_width
     scale = f"last {period(span_s)}"
     # A scale, if there is room for one.
@@ -248,7 +248,7 @@ def _lanes(view: RunView, status: LearnerStatus, layout: _Layout, span_s: float)
 
 
 def _actors(view: RunView, n_lines: int, layout: _Layout, span_s: float) -> Iterator[Text]:
-    """Yields the rows of the actors that are worst off, and the number of all if not all are shown."""
+    """Yields the rows of the worst-off actors, and a line with their number if not all are shown."""
     n_shown = len(view.actors) if len(view.actors) <= n_lines else max(n_lines - 1, 0)
     if not n_lines:
         return
@@ -310,13 +310,13 @@ def _lane(actor_id: str, shares: Shares, width: int) -> Text:
 
 
 def _shown_states(shares: Shares) -> list[int | None]:
-    """Returns one state for each cell, so that over the lane each is shown as often as it was; None: not known.
+    """Returns one state for each cell, so that states appear in proportion to their time; None: not known.
 
-    A cell shows only states that it has: what is left of a state's share goes to the next cells that have it, too.
+    A cell shows only a state that occurs in it. The rest of a state's share is carried to the next such cells.
     """
     shown: list[int | None] = []
     owed = [0.0] * shares.shape[1]
-    # Lists: numpy takes ten times as long for so few numbers.
+    # Lists, because numpy is slower for so few numbers.
     for cell in shares.tolist():
         owed = [before + share / 255.0 if share else 0.0 for before, share in zip(owed, cell, strict=True)]
         state = max((index for index, share in enumerate(cell) if share), key=owed.__getitem__, default=None)
@@ -352,7 +352,7 @@ def _bar(fraction: float, rest: str = ".") -> str:
 
 
 def _flow(fields: Iterator[Text], width: int, gap: str = _FIELD_GAP) -> list[Text]:
-    """Puts fields into lines, each as many as fit."""
+    """Fills lines with as many fields as fit."""
     lines: list[Text] = []
     for field in fields:
         if lines and cell_len(lines[-1].plain) + len(gap) + cell_len(field.plain) <= width:

@@ -1,4 +1,4 @@
-"""Draws the relays of a run for `rollcast top`: how many actors come through each, and how those are."""
+"""Draws the relays of a run for `rollcast top`: the number and the state of each relay's actors."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ _GONE: Final = Column("gone", 6, 28)
 _RATE: Final = Column("steps/s", 7, 44)
 _TEXT: Final = Column("", 18, 64, "left")
 _COLUMNS: Final = (_ACTORS, _SILENT, _GONE, _RATE, _TEXT)
-# A heading alone says nothing.
+# The heading and one relay.
 _MIN_LINES: Final = 2
 
 
@@ -26,11 +26,11 @@ def relay_lines(relays: tuple[RelayActors, ...], *, n_lines: int | None, width: 
 
     Args:
         relays: The relays, the worst off first.
-        n_lines: Lines at most; None: as many as it takes.
+        n_lines: The most lines; None: unlimited.
         width: Columns of the terminal, at least 1.
 
     Returns:
-        A heading, and a line for each relay that there is room for. Empty without relays, or room for one.
+        A heading, and a line for each relay that fits. Empty if there are no relays, or none fits.
     """
     if not relays or (n_lines is not None and n_lines < _MIN_LINES):
         return []

@@ -1,1 +1,1 @@
-"""Watches a remote run: follows its learner, keeps its history, and puts it into words, for terminal and page."""
+"""Watches a remote run for terminal and page: follows its learner, keeps its history, and describes its state."""

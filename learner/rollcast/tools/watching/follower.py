@@ -26,9 +26,9 @@ from rollcast.tools.watching.run_view import RunView
 
 _log = logging.getLogger(__name__)
 
-# The longest time between two attempts; a learner that has ended, is too old or refuses the token is asked as seldom.
+# The longest time between two attempts in seconds, also for a learner that has ended, is too old or refuses the token.
 _LONGEST_WAIT_S: Final = 5.0
-# Updates may be late by so many seconds, and so many intervals, before the view says so.
+# Updates count as late after this many seconds, and this many intervals.
 _LATE_S: Final = 5.0
 _LATE_INTERVALS: Final = 3.0
 _JOIN_TIMEOUT_S: Final = 5.0
@@ -38,9 +38,10 @@ class Snapshot(NamedTuple):
     """The state of a follower at one moment.
 
     Attributes:
-        view: A copy of the view, which nothing changes any more.
-        problem: Why there is nothing new, and what to do; None: all is well. It may hold text of the learner.
-        version: Grows with every change of the view, and with every change of the problem but that updates are late.
+        view: A copy of the view, which never changes.
+        problem: The reason for missing updates, and what to do; None: updates arrive. The text may come from the
+            learner.
+        version: Grows with every change of the view or the problem, except when updates become late.
     """
 
     view: RunView
@@ -49,10 +50,10 @@ class Snapshot(NamedTuple):
 
 
 class Follower:
-    """Follows one learner in a thread of its own until `close`. Any thread may call.
+    """Follows one learner in its own thread until `close`. Thread-safe.
 
-    It never gives up: it connects again with backoff, so that a learner that is restarted is followed again, and a
-    token file or an address file that is corrected is read again.
+    The follower reconnects with backoff until `close`. So it finds a restarted learner, and reads corrected token and
+    address files.
 
     Args:
         address: "host:port", "unix:/path" or "file:/path".
@@ -91,7 +92,7 @@ class Follower:
         self.close()
 
     def close(self) -> None:
-        """Ends the stream and joins the thread. Does nothing the second time."""
+        """Ends the stream and joins the thread. Idempotent."""
         with self._changed:
             self._closed = True
             client = self._client
@@ -109,11 +110,11 @@ class Follower:
         """Waits until something has changed.
 
         Args:
-            after_version: The version of a snapshot; -1 waits for nothing.
+            after_version: The version of a snapshot; -1: returns at once.
             timeout_s: Seconds to wait at most.
 
         Returns:
-            False if nothing has.
+            False if nothing has changed.
         """
         with self._changed:
             return self._changed.wait_for(lambda: self._version > after_version or self._closed, timeout_s)
@@ -206,12 +207,12 @@ class Follower:
             self._bump()
 
     def _is_at_end(self, error: RollcastError) -> bool:
-        """Returns whether an error only says that training has ended, and notes it if it was about to."""
+        """Returns whether an error only means the end of training; sets the phase if the learner could not send it."""
         status = self._view.status
         if status is None or status.phase not in (Phase.STOPPING, Phase.FINISHED):
             return False
         if isinstance(error, LearnerUnreachableError) and status.phase is Phase.STOPPING:
-            # It has closed before it could say so.
+            # The learner has closed before it could send the phase.
             self._view.status = dataclasses.replace(status, phase=Phase.FINISHED)
             self._bump()
         return isinstance(error, LearnerUnreachableError | NotReadyError)
@@ -225,7 +226,7 @@ class Follower:
         if version == own:
             return f"the learner at {self.address} keeps no history; expected one of `rollcast learner` or `train`"
         return (
-            f"the learner at {self.address} runs rollcast {version or '(unknown)'}, which tells no history; expected "
+            f"the learner at {self.address} runs rollcast {version or '(unknown)'}, which sends no history; expected "
             f"{own} or later, as here; update it, or use `rollcast status`"
         )
 

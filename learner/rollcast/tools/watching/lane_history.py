@@ -1,4 +1,4 @@
-"""Remembers the time of the learner and of its actors by state, in bounded memory, and resamples it for drawing."""
+"""Keeps the time that the learner and its actors spent in each state, in bounded memory, and resamples it."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from rollcast.services.history.history import Lane, LearnerActivity, Shares
 from rollcast.services.joining.activity import ActingState
 
-# The intervals of each resolution that are remembered, as many as a learner remembers: 1 s and 15 s.
+# The number of remembered intervals of 1 s and of 15 s, the same as in a learner.
 _REMEMBERED: Final = {"fine": 300, "coarse": 240}
 # Longer intervals are coarse.
 _LONGEST_FINE_S: Final = 5.0
-# Lanes are drawn up to the end of their last interval, if that is not longer ago than this. A learner closes intervals
-# 3 s after their end, once all actors have said what they did.
+# Lanes are drawn up to the end of their last interval, if it is at most this old. A learner closes an interval 3 s
+# after its end, once all actors have reported.
 _FRESH_S: Final = 6.0
-# A cell is known if so much of it is.
+# A cell is known if at least this share of it is.
 _KNOWN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Intervals of one length, one after the other; `end_s` in seconds since 1970. `shares` is never changed."""
+    """Consecutive intervals of one length; `end_s` in seconds since 1970. `shares` never changes."""
 
     interval_s: float
     end_s: float
@@ -36,7 +36,7 @@ class _Rows:
 
 
 class LaneHistory:
-    """The lanes of a run, with times in seconds since 1970. One thread at a time."""
+    """The lanes of a run, with times in seconds since 1970. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], _Rows] = {}
@@ -50,17 +50,17 @@ class LaneHistory:
         return copied
 
     def begin_process(self, started_unix_s: float) -> None:
-        """Forgets all if it reaches beyond the begin of a new process of the learner: its clock was set back."""
+        """Forgets all lanes if they extend beyond the start of a new learner process, whose clock was set back."""
         if self._newest_end_s > started_unix_s:
             self._rows.clear()
             self._newest_end_s = -math.inf
 
     def add(self, lanes: Iterable[Lane], started_unix_s: float) -> None:
-        """Adds new intervals. Those that are known already are left out; missing ones are not known.
+        """Adds new intervals; skips known intervals, and marks missing intervals as unknown.
 
         Args:
-            lanes: The lanes, with times since the learner's process began.
-            started_unix_s: The time at which it began.
+            lanes: The lanes, with times since the start of the learner's process.
+            started_unix_s: The time at which that process started.
         """
         for lane in lanes:
             if not (lane.interval_s > 0 and math.isfinite(lane.end_s) and len(lane.shares)):
@@ -73,7 +73,7 @@ class LaneHistory:
                 self._newest_end_s = max(self._newest_end_s, rows.end_s)
 
     def keep(self, actor_ids: Collection[str]) -> None:
-        """Forgets the lanes of other actors than these; the learner's stays."""
+        """Keeps the learner's lane and the lanes of these actors; forgets all others."""
         for actor_id, tier in [key for key in self._rows if key[0] and key[0] not in actor_ids]:
             del self._rows[actor_id, tier]
 
@@ -82,7 +82,7 @@ class LaneHistory:
 
         Args:
             actor_id: The actor's name; empty: the learner.
-            now_unix_s: The end of the lane, or up to 6 s later than that.
+            now_unix_s: The end of the lane, or up to 6 s later.
             span_s: Seconds, above 0.
             n_cells: The number of cells.
 
@@ -95,7 +95,7 @@ class LaneHistory:
         n_states = len(ActingState if actor_id else LearnerActivity)
         fine, fine_known_s = _mean(self._rows.get((actor_id, "fine")), edges, n_states)
         coarse, coarse_known_s = _mean(self._rows.get((actor_id, "coarse")), edges, n_states)
-        # The finer one, from its begin on: what it does not know there, such as a short loss, is not known.
+        # The fine lane counts from its first interval on, even where it has a gap, such as after a lost connection.
         rows = self._rows.get((actor_id, "fine"))
         fine_begin_s = math.inf if rows is None else rows.begin_s
         takes_fine = (edges[:-1] >= fine_begin_s - 1e-3) | (fine_known_s >= coarse_known_s)
@@ -105,7 +105,7 @@ class LaneHistory:
         return np.where(known[:, None], np.rint(mean), 0.0).astype(np.uint8)
 
     def mean_shares(self, actor_id: str, *, now_unix_s: float, span_s: float) -> NDArray[np.float64] | None:
-        """Returns the share of each state in what is known of the last `span_s` seconds, at most 5 minutes.
+        """Returns the share of each state in the known part of the last `span_s` seconds, at most 300 s.
 
         Returns:
             `[states]`, with the sum 1; None if nothing is known.
@@ -118,10 +118,10 @@ class LaneHistory:
         return sums / sums.sum() if sums.any() else None
 
     def unheard_s(self, actor_id: str) -> float | None:
-        """Returns the seconds from the last interval of which something is known to the end of all lanes.
+        """Returns the seconds from the last known interval of an actor to the end of all lanes.
 
         Returns:
-            Seconds; None if nothing is known of any interval.
+            Seconds; None if no interval is known.
         """
         for tier in _REMEMBERED:
             rows = self._rows.get((actor_id, tier))
@@ -148,7 +148,7 @@ def _appended(rows: _Rows | None, new: _Rows, remembered: int) -> _Rows:
 def _mean(
     rows: _Rows | None, edges: NDArray[np.float64], n_states: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns the mean shares of what is known between every two edges, and the seconds that are known."""
+    """Returns the mean shares in the known time between every two edges, and the known seconds."""
     n_cells = len(edges) - 1
     if rows is None:
         return np.zeros((n_cells, n_states)), np.zeros(n_cells)

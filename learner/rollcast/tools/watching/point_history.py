@@ -1,4 +1,4 @@
-"""Keeps the numbers of a run over time in bounded memory: recent ones finely, old ones coarsely."""
+"""Keeps the numbers of a run over time in bounded memory: recent ones at fine resolution, old ones at a coarse one."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -6,24 +6,24 @@ from typing import Final
 
 from rollcast.services.history.history import HistoryPoint
 
-# The points of each resolution that are remembered, as many as a learner remembers: 1 s, 15 s, and the whole run.
+# The number of remembered points of 1 s, of 15 s, and of the whole run, the same as in a learner.
 _FINE, _MEDIUM, _COARSE = 0, 1, 2
 _REMEMBERED: Final = (300, 240, 500)
 _FINE_S: Final = 1.0
 _MEDIUM_S: Final = 15.0
-# The points of earlier processes of the learner that are remembered, all together.
+# The most points that are remembered of all earlier processes of the learner.
 _REMEMBERED_EARLIER: Final = 1000
-# The times of points are those of samples, which may be late: so long, in intervals, two may differ and still be equal.
+# Times that differ by less than this, in intervals, count as equal: they are times of samples, which may be late.
 _LATE: Final = 0.5
-# Intervals follow each other if less than this lies between them, in seconds, and in intervals of the longer one.
+# Intervals follow each other if the gap between them is below this, in seconds or in lengths of the longer interval.
 _GAP_S: Final = 5.0
 _GAP: Final = 0.5
 
 
 class PointHistory:
-    """The points of a run, with times in seconds since 1970. One thread at a time.
+    """The points of a run, with times in seconds since 1970. Used by one thread at a time.
 
-    The points of earlier processes of the learner stay; between them and those of this process there is a gap.
+    It keeps the points of earlier processes of the learner, with a gap before the points of the current process.
     """
 
     def __init__(self) -> None:
@@ -42,15 +42,15 @@ class PointHistory:
         self._tiers = ([], [], [])
 
     def begin_process(self, started_unix_s: float) -> None:
-        """Keeps all points as those of an earlier process; the points of a new one follow.
+        """Keeps all points as those of an earlier process, because the points of a new process follow.
 
         Args:
-            started_unix_s: The time at which the new one began. Later points are dropped: its clock was set back.
+            started_unix_s: The start of the new process. Later points are dropped, because the clock was set back.
         """
         points = [point for point in self._spliced() if point.time_s <= started_unix_s]
         while len(points) > _REMEMBERED_EARLIER:
             fewer = _in_pairs(points)
-            # Only gaps are left between them: forget the oldest.
+            # No points can be joined over gaps: forget the oldest.
             points = fewer if len(fewer) < len(points) else points[-_REMEMBERED_EARLIER:]
         self._earlier = points
         self.begin_again()
@@ -60,7 +60,7 @@ class PointHistory:
 
         Args:
             points: The points, with times since the process began.
-            started_unix_s: The time at which it began.
+            started_unix_s: The time at which that process began.
         """
         for point in points:
             number = _tier(point)
@@ -75,7 +75,7 @@ class PointHistory:
             del tier[: -_REMEMBERED[number]]
 
     def points(self) -> tuple[HistoryPoint, ...]:
-        """Returns the points to draw, the oldest first: the finest that there are for each time, without overlap."""
+        """Returns the points to draw, the oldest first: the finest available for each time, without overlap."""
         return tuple(self._spliced())
 
     def latest(self, last_s: float, now_unix_s: float) -> tuple[HistoryPoint, ...]:
@@ -88,7 +88,7 @@ class PointHistory:
 
 
 def segments(points: Sequence[HistoryPoint]) -> list[list[HistoryPoint]]:
-    """Parts points where there is a gap, because the learner was down: lines are not drawn over gaps.
+    """Splits points at gaps, in which the learner was down, because lines are not drawn over gaps.
 
     Args:
         points: The points, the oldest first.
@@ -118,7 +118,7 @@ def _follows(before: HistoryPoint, after: HistoryPoint) -> bool:
 
 
 def _splice(coarse: list[HistoryPoint], fine: list[HistoryPoint]) -> list[HistoryPoint]:
-    """Returns the coarse points that begin before the fine ones, then the fine ones that begin after those end."""
+    """Returns the coarse points that begin before the fine ones, then the fine points after them."""
     if not fine:
         return coarse
     tolerance_s = _LATE * fine[-1].interval_s

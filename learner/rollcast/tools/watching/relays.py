@@ -1,4 +1,4 @@
-"""Sums up the relays between actors and their learner: how many actors each has, and how those are."""
+"""Summarises the relays between actors and their learner: the number and the state of each relay's actors."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 from rollcast.services.status.status import ActorInfo, ActorState
 from rollcast.tools.watching.ranking import gone
 
-# Relays are compared by the share of their actors that are silent or gone, in as many steps, so that they keep places.
+# Relays are compared by the share of silent or gone actors, in this many steps, so that similar ones keep their places.
 _STEPS: Final = 10
 
 
@@ -17,9 +17,9 @@ class RelayActors:
 
     Attributes:
         relay_id: The relay's name; empty: the actors are connected to the learner itself.
-        n_actors: Their number, at least 1.
-        n_silent: How many are silent; see `ranking.silences`.
-        n_gone: How many have failed, were refused, or are lost.
+        n_actors: The number of actors, at least 1.
+        n_silent: The number of silent actors; see `ranking.silences`.
+        n_gone: The number of actors that have failed, were refused, or are lost.
         env_steps_per_second: The sum of the steps per second of connected actors.
     """
 
@@ -41,18 +41,18 @@ class RelayActors:
 
 
 def relays(actors: Sequence[ActorInfo], silent_ids: Collection[str]) -> tuple[RelayActors, ...]:
-    """Sums up the actors by the relays that they come through.
+    """Summarises actors by the relays that they connect through.
 
     An actor behind several relays in a row counts for each of them.
 
     Args:
         actors: The actors.
-        silent_ids: The names of the silent ones.
+        silent_ids: The names of the silent actors.
 
     Returns:
-        The relays, the worst off first: those whose actors are all gone, then by the share of actors that are silent or
-        gone, in steps of a tenth, then by name. At last, if there are any, the actors without a relay. Empty if no
-        actor comes through a relay.
+        The relays, the worst off first. Relays that have lost all actors come first; the others follow by the share of
+        actors that are silent or gone, in steps of a tenth, and by name. The last entry is that of actors without a
+        relay, if there are any. Empty if no actor has a relay.
     """
     expected = [actor for actor in actors if actor.state is not ActorState.LEFT]
     if not any(actor.via for actor in expected):

@@ -1,4 +1,4 @@
-"""The rows of a run: each of its figures once, with name and format, for every painter that shows it."""
+"""The figures of a run, with names and formats, for terminal and page."""
 
 import math
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from rollcast.services.status.status import LearnerStatus
 from rollcast.tools.watching import wording
 from rollcast.tools.watching.run_view import RunView
 
-# A trainer that waits for so much of its time needs attention.
+# A trainer that waits for at least this share of its time needs attention.
 _WAITS_OFTEN: Final = 0.25
 
 
@@ -19,10 +19,11 @@ class Row:
     """One figure of a run.
 
     Attributes:
-        name: Its name. text: Its value; "-" if it is not known.
-        note: What it is over, or what belongs to it; empty: nothing.
+        name: Its name.
+        text: The figure's value; "-" if it is not known.
+        note: The figure's period, range, or related numbers; empty: none.
         share: The filled part of its gauge, 0 to 1; None: it has no gauge.
-        title: What it means, in a sentence.
+        title: Its meaning, in a sentence.
         is_notable: True: it needs attention.
     """
 
@@ -35,7 +36,7 @@ class Row:
 
 
 def rows(view: RunView) -> tuple[Row, ...]:
-    """Returns the figures of a run, always in the same order; those of a replay buffer only if there is one."""
+    """Returns the figures of a run, always in the same order. Without a replay buffer, its figures are missing."""
     status = view.status
     if status is None:
         return ()
@@ -48,7 +49,7 @@ def _speed(view: RunView, status: LearnerStatus) -> Iterator[Row]:
         name="env steps/s",
         text=rate(speed.per_second),
         note=f"mean of {minutes(speed.over_s)}",
-        title="Environment steps that are trained on in a second.",
+        title="Environment steps that are trained on per second.",
     )
     waiting = wording.waiting_fraction(view)
     yield Row(
@@ -57,7 +58,7 @@ def _speed(view: RunView, status: LearnerStatus) -> Iterator[Row]:
         note="of 1 min",
         share=waiting,
         is_notable=waiting is not None and waiting >= _WAITS_OFTEN,
-        title="The part of its time that the trainer waits for rollouts.",
+        title="The share of its time that the trainer waits for rollouts.",
     )
     known = bool(status.updates)
     yield Row(
@@ -66,7 +67,7 @@ def _speed(view: RunView, status: LearnerStatus) -> Iterator[Row]:
         note=f"mean; max {count(status.policy_lag_max)}, limit {count(view.delays.max_policy_lag)}"
         if known
         else "mean",
-        title="Versions between the policy that acted and the one that learns, since the last record.",
+        title="Versions between the policy that acted and the policy that learns, since the last record.",
     )
 
 
@@ -82,7 +83,7 @@ def _ages(view: RunView) -> Iterator[Row]:
         name="publish lag",
         text=f"p50 {period(delays.publish_lag_p50_s)}",
         note=f"p99 {period(delays.publish_lag_p99_s)}, of 1 min",
-        title="The time between the publishing of a policy and its use by an actor.",
+        title="The time between the publication of a policy and its use by an actor.",
     )
 
 
@@ -100,7 +101,7 @@ def _queue(status: LearnerStatus) -> Iterator[Row]:
         text=count(status.stale_trajectories),
         note=f"too old; rejected {count(status.rejected_rollouts)}, sent twice {count(status.duplicate_rollouts)}",
         is_notable=bool(status.stale_trajectories or status.rejected_rollouts),
-        title="Trajectories that were too old to train on; rollouts that did not fit, and that came twice.",
+        title="Trajectories that were too old to train on; invalid rollouts; rollouts that came twice.",
     )
 
 
@@ -122,7 +123,7 @@ def _replay(status: LearnerStatus) -> Iterator[Row]:
         text=decimal(replay.difference),
         note=f"{decimal(replay.min_diff)} to {decimal(replay.max_diff)}; waits: {waiting or 'none'}",
         share=(replay.difference - replay.min_diff) / (replay.max_diff - replay.min_diff) if limited else None,
-        title="Inserted minus sampled entries. At the upper end actors wait for the trainer, at the lower it waits.",
+        title="Inserted minus sampled entries. At the upper limit actors wait, at the lower limit the trainer waits.",
     )
 
 
@@ -158,7 +159,7 @@ def _progress(view: RunView, status: LearnerStatus) -> Iterator[Row]:
 
 
 def _evaluation(view: RunView, status: LearnerStatus) -> Iterator[Row]:
-    """Yields the row of evaluations: by the status, else by those that earlier processes of the learner have told."""
+    """Yields the row of evaluations: from the status, else from the history of earlier processes of the learner."""
     title = "The mean return of the last evaluation of a policy."
     told = status.evaluation
     if told is not None and told.evaluations:

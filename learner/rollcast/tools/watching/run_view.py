@@ -32,21 +32,21 @@ _ACTING: Final = ActingState.ACTING.value - 1
 
 
 class RunView:
-    """A view of one run, over restarts of its learner. One thread at a time; `copy` gives another thread its own.
+    """A view of one run, across restarts of its learner. Used by one thread; another thread uses a `copy`.
 
     All times that it returns are seconds since 1970, by the learner's clock; `since_start` makes them relative to the
-    run. What it remembers is bounded, as in the learner. The points, evaluations and events of earlier processes of the
-    learner stay, and there is a gap between theirs and those of this one.
+    run. Its memory is bounded, as in the learner. It keeps the points, evaluations and events of earlier processes of
+    the learner, with a gap before those of the current process.
 
     Attributes:
-        run: The properties of the run, as its newest process tells them; None before the first update.
+        run: The properties of the run, as its newest process reports them; None before the first update.
         status: The last status; None before the first update.
         actors: All actors, by slot.
-        delays: How old policies and rollouts were during the last minute.
+        delays: The ages of policies and rollouts during the last minute.
         now_s: The time of the last update, in seconds since the learner's process began to serve; None before the
             first one.
-        started_unix_s: The begin of the oldest process that is remembered; 0.0 before the first update.
-        evaluations: The evaluations, the oldest first; of very many fewer, see `curves.thinned`.
+        started_unix_s: The start of the oldest remembered process; 0.0 before the first update.
+        evaluations: The evaluations, the oldest first; thinned if there are very many, see `curves.thinned`.
         events: The last 500 events, the newest last.
     """
 
@@ -76,7 +76,7 @@ class RunView:
         """Adds the new part of the history.
 
         Args:
-            update: The next update. One with a run is the first of a stream, and repeats what its learner remembers.
+            update: The next update. An update with a run is the first of a stream, and has the learner's whole history.
         """
         if update.run is not None:
             self._begin(update.run)
@@ -100,16 +100,16 @@ class RunView:
         return None if self.now_s is None or self.run is None else self.run.started_unix_s + self.now_s
 
     def since_start(self, unix_s: float) -> float:
-        """Returns the seconds from the begin of the oldest process that is remembered until a time."""
+        """Returns the seconds from the start of the oldest remembered process until a time."""
         return unix_s - self.started_unix_s
 
     def points(self, last_s: float | None = None) -> tuple[HistoryPoint, ...]:
         """Returns the points to draw, the oldest first: old points are coarse, recent ones fine.
 
-        They do not overlap. `point_history.segments` parts them at gaps.
+        They do not overlap. `point_history.segments` splits them at gaps.
 
         Args:
-            last_s: Only those of the last so many seconds; None: all.
+            last_s: The period to return, in seconds before the last update; None: the whole run.
 
         Returns:
             At most some 2000 points, with `time_s` in seconds since 1970.
@@ -121,18 +121,18 @@ class RunView:
         return tuple(point for point in points if point.time_s > now_unix_s - last_s)
 
     def last_minute(self) -> tuple[HistoryPoint, ...]:
-        """Returns the points of the last minute, one a second, with `time_s` in seconds since 1970."""
+        """Returns the points of the last minute, one per second, with `time_s` in seconds since 1970."""
         now_unix_s = self.now_unix_s
         return () if now_unix_s is None else self._points.latest(_MINUTE_S, now_unix_s)
 
     def curves(self) -> dict[str, MetricCurve]:
-        """Returns the curve of each metric by its name, with times in seconds since 1970."""
+        """Returns the curves by name of the metric, with times in seconds since 1970."""
         return {curve.metric: curve for curve in self._curves.after()}
 
     def lane(self, actor_id: str, span_s: float, n_cells: int) -> Shares:
         """Returns the lane of the last `span_s` seconds, in cells of equal length; it ends with the last update.
 
-        Cells are means over intervals of 1 s, as far as these are remembered (300), and of 15 s before that.
+        Cells are means over intervals of 1 s in the last 300 s, and of 15 s before that.
 
         Args:
             actor_id: The actor's name; empty: the learner.
@@ -146,7 +146,7 @@ class RunView:
         return self._lanes.cells(actor_id, now_unix_s=self.now_unix_s or 0.0, span_s=span_s, n_cells=n_cells)
 
     def shares(self, actor_id: str, last_s: float = _MINUTE_S) -> NDArray[np.float64] | None:
-        """Returns the share of each state in what is known of the last seconds.
+        """Returns the share of each state in the known part of the last seconds.
 
         Args:
             actor_id: The actor's name; empty: the learner.
@@ -167,19 +167,19 @@ class RunView:
         return ranked(self.actors, acting_share, self.silences())
 
     def silences(self) -> dict[str, float]:
-        """Returns for how many seconds connected actors have been silent, by their names; see `ranking.silences`."""
+        """Returns the seconds of silence of each silent actor, by name; see `ranking.silences`."""
         return silences(self.actors, self._lanes.unheard_s)
 
     def relays(self) -> tuple[RelayActors, ...]:
-        """Returns the relays that actors come through, the worst off first; see `relays.relays`."""
+        """Returns the relays that actors connect through, the worst off first; see `relays.relays`."""
         return relays(self.actors, self.silences())
 
     def unheard_s(self, actor_id: str) -> float | None:
-        """Returns the seconds since an actor last reported what it does, to 1 s; None if it never has."""
+        """Returns the seconds since an actor's last report of its state, to 1 s; None if there was none."""
         return self._lanes.unheard_s(actor_id)
 
     def _begin(self, run: RunFacts) -> None:
-        """Begins with all that a learner remembers: of the process that is known, or of another."""
+        """Prepares for the whole history of a learner's process: of the known process, or of a new one."""
         if self.run is None:
             self.started_unix_s = run.started_unix_s
         elif run.started_unix_s != self.run.started_unix_s:

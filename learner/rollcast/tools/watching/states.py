@@ -1,7 +1,7 @@
 """Defines how states look, in the terminal, on the page and in legends: one letter, name and colour for each.
 
 The colours are those of Okabe and Ito, which people with any colour vision can tell apart, and grey. States of actors
-and of the learner that are alike share a colour. Capital letters work, small letters wait.
+and of the learner that are alike share a colour. Upper case means working, lower case waiting.
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class StateLook:
     """The look of a state.
 
     Attributes:
-        letter: One letter of ASCII; no other state has it.
-        name: Its name, a few words in lower case.
+        letter: One letter of ASCII, unique among the states.
+        name: The state's name, a few words in lower case.
         short: A name of at most 14 characters, for columns.
         colour: The colour of its area, as `#RRGGBB`.
         ink: The colour of text on that area: black or white, whichever is easier to read.
@@ -63,7 +63,7 @@ LEARNING: Final[dict[LearnerActivity, StateLook]] = {
     LearnerActivity.PAUSED: StateLook(letter="z", name="paused", short="paused", colour=GREY),
 }
 
-# The time of which nothing is known: the actor was not connected, or the learner was down. Its area has no colour.
+# The state is not known: the actor was not connected, or the learner was down. Its area has no colour.
 UNKNOWN: Final = StateLook(letter=".", name="not known", short="not known", colour="")
 
 

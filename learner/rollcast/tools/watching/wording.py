@@ -14,17 +14,18 @@ from rollcast.tools.watching.ranking import SILENT_S, gone
 from rollcast.tools.watching.relays import RelayActors
 from rollcast.tools.watching.run_view import RunView
 
-# Fractions of the last minute: from the first on, a side waits; from the second on, a state of the actors is a cause.
+# The fraction of the last minute from which a side counts as waiting.
 _WAITS: Final = 0.25
+# The fraction from which a state of the actors counts as the cause.
 _CAUSE: Final = 0.3
-# The times over which the rate is taken, in seconds: the first in which there was an update.
+# The periods of the rate, in seconds: the first one with an update is used.
 _RATES_S: Final = (60.0, 300.0, 3600.0)
-# An actor is the slow one, of so many at least, if the others make so many times its steps or more.
+# The slowest of at least this many actors is named if the others' median is at least this many times its speed.
 _MANY: Final = 3
 _TIMES_SLOWER: Final = 2.0
-# The trainer waits if the wait of now is so long, whatever the last minute was.
+# The trainer counts as waiting if its current wait takes this many seconds, independently of the last minute.
 _LONG_WAIT_S: Final = 5.0
-# A name and a text from another machine are cut to so many characters in the sentence.
+# The most characters of a name, of a text from another machine, and of a sentence.
 _NAME_LENGTH: Final = 40
 _TEXT_LENGTH: Final = 160
 _SENTENCE_LENGTH: Final = 500
@@ -37,9 +38,9 @@ _MORE_ACTORS: Final = "add actors, or environments for each actor"
 
 
 def headline(view: RunView) -> str:
-    """Returns one sentence: which part waits for which, and what to do; "Nobody waits: ..." if no part waits.
+    """Returns one sentence: which part waits for which, and what to do; "No part waits: ..." if none waits.
 
-    Texts of actors in it are escaped and cut; nothing in it is a line break or a control character.
+    Texts of actors are escaped and shortened. The sentence contains no line break and no control character.
     """
     status = view.status
     if status is None or view.now_s is None:
@@ -63,7 +64,7 @@ def learning(view: RunView) -> list[str]:
 
 
 def waiting_fraction(view: RunView) -> float | None:
-    """Returns the fraction of the last minute that the trainer spent waiting for rollouts; None if it is not known."""
+    """Returns the fraction of the last minute in which the trainer waited for rollouts; None if it is not known."""
     points = view.last_minute()
     total_s = sum(point.interval_s for point in points)
     if total_s > 0:
@@ -72,11 +73,11 @@ def waiting_fraction(view: RunView) -> float | None:
 
 
 class RecentRate(NamedTuple):
-    """The environment steps a second that were trained on lately.
+    """The recent number of environment steps used for training per second.
 
     Attributes:
-        per_second: Their mean; None if it is not known.
-        over_s: The seconds that it is over.
+        per_second: The mean; None if it is not known.
+        over_s: The period of the mean, in seconds.
     """
 
     per_second: float | None
@@ -84,7 +85,7 @@ class RecentRate(NamedTuple):
 
 
 def recent_rate(view: RunView) -> RecentRate:
-    """Returns the rate of the last minute, or of a longer time if there was no update in that."""
+    """Returns the rate of the last minute, or of a longer period if that minute had no update."""
     found = RecentRate(None, _RATES_S[0])
     for over_s in _RATES_S:
         points = view.points(over_s) if over_s > _RATES_S[0] else view.last_minute()
@@ -97,7 +98,7 @@ def recent_rate(view: RunView) -> RecentRate:
 
 
 def state_text(actor: ActorInfo, *, is_short: bool = False) -> str:
-    """Returns what an actor does, or the state of its connection if that says more: "waiting for credit", "lost".
+    """Returns the acting state of an actor, or the state of its connection: "waiting for credit", "lost".
 
     Args:
         actor: The actor.
@@ -112,17 +113,17 @@ def state_text(actor: ActorInfo, *, is_short: bool = False) -> str:
 
 
 def relays_of(actor: ActorInfo) -> str:
-    """Returns the names of an actor's relays, the one next to it first: "rack-1, site-a"; empty if it has none."""
+    """Returns the names of an actor's relays, the nearest first: "rack-1, site-a"; empty if it has none."""
     return printable(", ".join(actor.via))
 
 
 def relay_name(relay: RelayActors) -> str:
-    """Returns a relay's name, escaped; "(directly)" for the actors that come through none."""
+    """Returns a relay's name, escaped; "(directly)" for actors without a relay."""
     return printable(relay.relay_id) or "(directly)"
 
 
 def relay_text(relay: RelayActors) -> str:
-    """Returns how a relay's actors are if none of them works, in at most 18 characters; empty if some do."""
+    """Returns the state of a relay's actors if none of them works, in at most 18 characters; empty if some do."""
     if relay.is_gone:
         return "all gone"
     if relay.has_no_worker:
@@ -136,7 +137,7 @@ def _training(view: RunView, status: LearnerStatus) -> str:
     waits_now = bool(status.waiting_for) and status.waiting_s >= _LONG_WAIT_S
     missing = _missing(view)
     if waits_now and not status.waiting_for.startswith("rollouts from"):
-        # The learner itself says what to do, such as to start an actor.
+        # The learner's own text contains the advice, such as to start an actor.
         return f"The trainer has waited {period(status.waiting_s)} for {_cut(status.waiting_for)}."
     if waits_now or fraction >= _WAITS:
         how_long = f" for {period(status.waiting_s)}" if waits_now else f" {percent(fraction)} of the time"
@@ -147,14 +148,14 @@ def _training(view: RunView, status: LearnerStatus) -> str:
         return f"The actors wait for the trainer {percent(credit)} of the time: {_why_trainer_is_slow(status)}{also}."
     if missing:
         return f"The trainer does not wait, but {missing}."
-    return f"Nobody waits: {_work(view, streaming)}the trainer waits {percent(fraction)} of the time."
+    return f"No part waits: {_work(view, streaming)}the trainer waits {percent(fraction)} of the time."
 
 
 def _missing(view: RunView) -> str:
     """Returns a clause about the actors that are gone or silent; empty if there are none."""
     n_expected = sum(actor.state is not ActorState.LEFT for actor in view.actors)
     clauses = []
-    # A single actor says nothing of its relay.
+    # A single actor proves nothing about its relay.
     idle = [relay for relay in view.relays() if relay.relay_id and relay.has_no_worker and relay.n_actors > 1]
     if silent_s := view.silences():
         worst = max((actor for actor in view.actors if actor.actor_id in silent_s), key=lambda a: silent_s[a.actor_id])
@@ -162,7 +163,7 @@ def _missing(view: RunView) -> str:
         how_many, how_long = _of(len(silent_s), n_expected, "silent"), period(silent_s[worst.actor_id])
         clauses.append(f"{how_many}, {_name(worst)} for {how_long}{doing}; {_why_silent(view, worst, idle)}")
     if found := gone(view.actors):
-        # The one that says why.
+        # Names an actor that has given a reason.
         told = next((actor for actor in found if actor.last_error), found[0])
         why = f": {_cut(told.last_error)}" if told.last_error else ""
         clauses.append(
@@ -173,11 +174,11 @@ def _missing(view: RunView) -> str:
 
 
 def _behind(idle: Sequence[RelayActors]) -> str:
-    """Returns whose actors are all gone, with a comma: "all 250 of relay rack-1 among them, "; empty: no relay's."""
+    """Returns a clause about relays that have lost all actors: "all 250 of relay rack-1 among them, "; or nothing."""
     lost = [relay for relay in idle if relay.is_gone]
     if not lost:
         return ""
-    # Of relays in a row it is the one next to the learner.
+    # Of relays in a row, the largest is the one next to the learner.
     largest = max(lost, key=lambda relay: relay.n_actors)
     others = len(lost) - 1
     more = f" and of {others} other relay{'s' if others > 1 else ''}" if others else ""
@@ -187,14 +188,14 @@ def _behind(idle: Sequence[RelayActors]) -> str:
 def _why_silent(view: RunView, actor: ActorInfo, idle: Sequence[RelayActors]) -> str:
     unheard_s = view.unheard_s(actor.actor_id)
     if unheard_s is None:
-        return "its environment is slow or hangs, or the network does not carry"
+        return "its environment is slow or hangs, or its network is down"
     if unheard_s > SILENT_S:
         if through := [relay for relay in idle if relay.relay_id in actor.via]:
             largest = max(through, key=lambda relay: relay.n_actors)
             name = _shortened(largest.relay_id, _NAME_LENGTH)
             doing = relay_text(largest).removeprefix("all ")
-            return f"all {largest.n_actors:,} of relay {name} are {doing}; it hangs, or the network does not carry"
-        return "its process or machine hangs, or the network does not carry"
+            return f"all {largest.n_actors:,} of relay {name} are {doing}; the relay hangs, or its network is down"
+        return "its process or machine hangs, or its network is down"
     return "its environment is slow or hangs"
 
 
@@ -209,7 +210,7 @@ def _why_actors_are_slow(view: RunView, streaming: Sequence[ActorInfo]) -> str:
 
 
 def _slow_one(streaming: Sequence[ActorInfo]) -> str:
-    """Returns a clause that names the slowest actor if it is far behind, with a semicolon; empty: none is."""
+    """Returns a clause that names the slowest actor if it is far behind, after a semicolon; or nothing."""
     if len(streaming) < _MANY:
         return ""
     slowest = min(streaming, key=lambda actor: actor.env_steps_per_second)
@@ -217,12 +218,13 @@ def _slow_one(streaming: Sequence[ActorInfo]) -> str:
     if others <= 0 or others < _TIMES_SLOWER * slowest.env_steps_per_second:
         return ""
     return (
-        f"; {_name(slowest)} is the slowest with {rate(slowest.env_steps_per_second)}, where half make {rate(others)}"
+        f"; {_name(slowest)} is the slowest with {rate(slowest.env_steps_per_second)}; the others' median is "
+        f"{rate(others)}"
     )
 
 
 def _main_hindrance(shares: Mapping[ActingState, float]) -> str:
-    """Returns what actors spend their time with, and the advice: "90 % of the time acting; add actors"."""
+    """Returns the state in which actors spend most time, with advice: "90 % of the time acting; add actors"."""
     policy = shares[ActingState.WAITING_FOR_POLICY] + shares[ActingState.LOADING_POLICY]
     causes = (
         (shares[ActingState.SENDING], "sending; the network is slow, or rollouts are large"),
@@ -242,7 +244,7 @@ def _why_trainer_is_slow(status: LearnerStatus) -> str:
     if status.queue_capacity and status.queue_size >= status.queue_capacity:
         full = f"the queue is full ({count(status.queue_size)} trajectories)"
     else:
-        full = "it takes rollouts more slowly than they come"
+        full = "it takes rollouts more slowly than actors send them"
     advice = "use a GPU or larger batches, or fewer actors"
     if status.replay is not None:
         advice += "; or change the rate limiter (--replay.samples-per-insert)"
@@ -259,7 +261,7 @@ def _work(view: RunView, streaming: Sequence[ActorInfo]) -> str:
 
 
 def _mean_share(view: RunView, actors: Sequence[ActorInfo], state: ActingState) -> float | None:
-    """Returns the mean share of a state in the last minute of actors; None if it is not known of any."""
+    """Returns the mean share of a state over actors in the last minute; None if it is not known for any."""
     shares = [shares for actor in actors if (shares := view.shares(actor.actor_id)) is not None]
     return float(np.mean(shares, axis=0)[state.value - 1]) if shares else None
 
@@ -285,6 +287,6 @@ def _cut(text: str) -> str:
 
 
 def _shortened(text: str, length: int) -> str:
-    # Escaping makes text longer; long text is cut before it, too, so that this takes no time.
+    # Escaping makes text longer. Long text is also cut before it, so that escaping is fast.
     escaped = printable(text[: 2 * length])
     return escaped if len(escaped) <= length else escaped[: length - 3] + "..."

@@ -1,1 +1,1 @@
-"""Calls a learner or a replay buffer: channels, the typed clients, the health probe."""
+"""Clients of a learner or a replay buffer: channels, typed clients, the health probe."""

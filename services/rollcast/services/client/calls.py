@@ -1,4 +1,4 @@
-"""Makes calls over a channel: deadlines, and gRPC's errors turned into errors of the tree."""
+"""Makes calls over a channel with deadlines, and converts gRPC's errors to rollcast's."""
 
 from collections.abc import Generator
 from typing import Any, Self
@@ -16,7 +16,7 @@ class Client:
 
     Args:
         address: "host:port", "unix:/path" or "file:/path".
-        timeout_s: Deadline of ordinary calls, in seconds; those that have a longer one in `RPCS` keep it.
+        timeout_s: Deadline of ordinary calls, in seconds. A call with a longer deadline in `RPCS` keeps that deadline.
         security: Certificates and token.
 
     Raises:
@@ -33,7 +33,7 @@ class Client:
         self.address = address
         self._timeout_s = timeout_s
         self._channel = make_channel(address, security)
-        # The stubs of the services that it calls, by full name.
+        # The stubs of the called services, by full name.
         self._stubs: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
@@ -43,22 +43,22 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the channel; open streams end."""
+        """Closes the channel and ends its open streams."""
         self._channel.close()
 
     def _call(self, rpc: str, request: object, *, timeout_s: float | None = None) -> Any:  # noqa: ANN401  # the response, whose type the stubs do not know
         """Makes a call: "/rollcast.v1.LearnerService/GetStatus".
 
         Args:
-            rpc: Its key in `RPCS`, which has its deadline.
+            rpc: The call's key in `RPCS`.
             request: The request.
-            timeout_s: Another deadline, in seconds; None: that of the table.
+            timeout_s: The deadline, in seconds; None: the deadline in `RPCS`.
         """
         with errors_of_calls(self.address):
             return self._begin(rpc, request, timeout_s)
 
     def _responses(self, rpc: str, request: object) -> Generator[Any, None, None]:
-        """Yields the responses of a stream, whose deadline the table has; closing the iterator cancels the call."""
+        """Yields the responses of a stream, with the deadline in `RPCS`. Closing the iterator cancels the call."""
         with errors_of_calls(self.address):
             call = self._begin(rpc, request, None)
             try:

@@ -1,4 +1,4 @@
-"""Makes channels to a learner, with the options that long streams need."""
+"""Makes gRPC channels to a learner, with the options that long streams need."""
 
 from typing import Final
 
@@ -17,22 +17,22 @@ from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
 KEEPALIVE_TIME_MS: Final = 2_000
 KEEPALIVE_TIMEOUT_MS: Final = 7_000
 
-# Both ends of a connection need these.
+# The options that both ends of a connection need.
 COMMON_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    # Otherwise gRPC's own minute decides when a ping counts as unanswered, whatever the line above says.
+    # Otherwise gRPC waits for a minute for the answer to a ping, whatever the line above sets.
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
 _OPTIONS: Final = (
     *COMMON_OPTIONS,
-    # A restarted learner is back within seconds; gRPC would wait for up to two minutes.
+    # A restarted learner serves again within seconds; gRPC would wait for up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    # gRPC gives every attempt to connect this long.
+    # The time limit of one attempt to connect.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     # Two clients in one process share no connection: each has its own flow-control window.
@@ -43,15 +43,17 @@ _OPTIONS: Final = (
 
 
 def make_channel(address: str, security: ClientSecurity = PLAIN_CLIENT) -> grpc.Channel:
-    """Makes a channel, which connects when it is first used; close it.
+    """Makes a channel, which connects at its first use. The caller closes it.
 
     Args:
-        address: "host:port", "unix:/path", or "file:/path" of a file that has the address, which is read now.
-        security: Certificates and token; their files are read now. A unix socket uses neither.
+        address: "host:port", "unix:/path", or "file:/path" of a file that contains the address. The file is read at
+            once.
+        security: Certificates and token; their files are read at once. A unix socket needs neither.
 
     Raises:
-        LearnerUnreachableError: There is no such file.
-        ConfigurationError: The address is malformed, a file cannot be used, or a token would travel unprotected.
+        LearnerUnreachableError: The address file does not exist.
+        ConfigurationError: The address is malformed, a file cannot be used, or a token would be sent without
+            encryption.
     """
     options: list[tuple[str, int | str]] = list(_OPTIONS)
     parsed = parse_address(address)

@@ -1,4 +1,4 @@
-"""Calls a learner: values in, values out, errors from the tree."""
+"""The typed client of a learner."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -46,9 +46,9 @@ from rollcast.v1 import (
 
 
 class LearnerClient(Client):
-    """A client of a learner. Safe from many threads. It raises errors of `rollcast.services.errors` only.
+    """A client of a learner. Safe from many threads. It raises only errors of `rollcast.services.errors`.
 
-    Every method raises `LearnerUnreachableError` if no learner answers by the deadline, and the learner's own errors.
+    Every method raises the learner's own errors, and `LearnerUnreachableError` if no learner answers by the deadline.
 
     Example:
         >>> with LearnerClient("127.0.0.1:50051") as learner:
@@ -56,8 +56,8 @@ class LearnerClient(Client):
 
     Args:
         address: "host:port", "unix:/path" or "file:/path".
-        timeout_s: Deadline of every unary call, in seconds; at least 30 for get_policy, at least 60 for pause and
-            save_checkpoint.
+        timeout_s: Deadline of every unary call, in seconds. It is at least 30 for get_policy, and at least 60 for pause
+            and save_checkpoint.
         security: Certificates and token.
 
     Raises:
@@ -87,20 +87,20 @@ class LearnerClient(Client):
         }
 
     def join(self, offer: JoinOffer, *, timeout_s: float | None = None) -> JoinAgreement:
-        """Agrees with the learner on spaces and work; call it before every rollout stream.
+        """Agrees with the learner on spaces and work. Call this before every rollout stream.
 
         Args:
             offer: The actor's offer.
-            timeout_s: Deadline in seconds; None: that of ordinary calls.
+            timeout_s: Deadline in seconds; None: the deadline of ordinary calls.
 
         Returns:
-            The work that the learner gives.
+            The work that the learner assigns.
 
         Raises:
             InvalidInputError: A field of the offer or of the agreement is malformed.
             SpacesMismatchError: The learner has other spaces.
             ProtocolMismatchError: The learner speaks another protocol, or has another network.
-            LimitExceededError: The learner takes no more actors.
+            LimitExceededError: The learner has its largest number of actors.
             NotReadyError: The learner is starting or stopping, or a message was damaged: try again with backoff.
             UnreadableMessageError: The answer does not parse: try again a few times.
             LearnerUnreachableError: No learner answers.
@@ -119,15 +119,15 @@ class LearnerClient(Client):
         on_policy: Callable[[int, PolicyState, float], None] | None = None,
         policy_version: int = 0,
     ) -> RolloutUplink:
-        """Opens the stream for rollouts, which has no deadline; its `responses` raise its errors.
+        """Opens the stream for rollouts, without a deadline. `RolloutUplink.responses` raises the errors.
 
         Args:
             actor_id: From the agreement.
             incarnation: From the agreement.
-            activity: Returns the actor's time by state; called from another thread. None: nothing is reported.
-            activity_interval_s: From the agreement: the time between two reports of it, in seconds.
-            report_with_rollout: From the agreement: whether a report travels with a rollout, if one comes soon.
-            on_policy: Takes policies that come with answers; see `RolloutUplink`.
+            activity: Returns the actor's activity; called from another thread. None: no reports.
+            activity_interval_s: From the agreement: the time between two reports, in seconds.
+            report_with_rollout: From the agreement: whether a report waits for a rollout that will follow soon.
+            on_policy: Receives the policies in the learner's answers; see `RolloutUplink`.
             policy_version: The newest version that the actor has; 0: none.
         """
         return RolloutUplink(
@@ -143,16 +143,17 @@ class LearnerClient(Client):
         )
 
     def report_evaluation(self, report: EvaluationReport) -> None:
-        """Reports the episodes that an evaluator has played, or the reason why it ends.
+        """Reports the episodes that an evaluator has played, or the reason for its end.
 
         Args:
-            report: The report. The learner counts it once, however often it comes.
+            report: The report. The learner counts a repeated report once.
 
         Raises:
             UnknownActorError: The evaluator has not joined this learner.
-            ActorReplacedError: Another process has joined under its name.
-            InvalidInputError: The learner did not give it that version, or the numbers cannot be right.
-            RefusedError: This run evaluates no policies.
+            ActorReplacedError: Another process has joined under the same name.
+            InvalidInputError: The learner did not assign this version to the evaluator, or the report has impossible
+                numbers.
+            RefusedError: This run has no evaluations.
             NotReadyError: The learner is stopping, or a message was damaged: try again with backoff.
             LearnerUnreachableError: No learner answers.
         """
@@ -168,16 +169,17 @@ class LearnerClient(Client):
         actor_id: str = "",
         assembler: PolicyAssembler | None = None,
     ) -> PolicySubscription:
-        """Subscribes to new policies, without a deadline; iterating raises the errors.
+        """Subscribes to new policies, without a deadline. Iteration over the subscription raises the errors.
 
         Args:
-            after_version: Skip versions up to this one; 0: begin with the newest.
-            evaluator_id: An evaluator's name: then only the versions that it is to evaluate come, each once the one
-                before has been reported. Empty: all versions.
+            after_version: Skip versions up to this version; 0: begin with the newest version.
+            evaluator_id: An evaluator's name. The learner then sends only versions to evaluate, each after the report
+                of the previous version. Empty: all versions.
             incarnation: The evaluator's incarnation.
-            actor_id: The name of an actor that has joined: the versions that its credits ask for come at once, others
-                may come later. Empty: every version comes at once.
-            assembler: Says which encodings to ask for, over several subscriptions; None: whole files.
+            actor_id: The name of an actor that has joined. The learner sends the versions that the actor's credits
+                require at once, and may delay the others. Empty: the learner sends every version at once.
+            assembler: Decodes policies, keeps state across subscriptions, and determines the accepted encodings. None:
+                whole files.
         """
         return PolicySubscription(
             self._channel,
@@ -193,11 +195,11 @@ class LearnerClient(Client):
         """Gets the newest policy.
 
         Returns:
-            Its version and its state_dict.
+            The policy's version and state_dict.
 
         Raises:
             NotReadyError: There is no policy yet.
-            LimitExceededError: It is above 1 GiB.
+            LimitExceededError: The policy is larger than 1 GiB.
             InvalidTensorError: The answer is not a policy.
             LearnerUnreachableError: No learner answers.
         """
@@ -218,25 +220,25 @@ class LearnerClient(Client):
         state: NDArray[np.float32] | None = None,
         previous: Observation | None = None,
     ) -> tuple[NDArray[Any], int]:
-        """Asks the newest policy for actions.
+        """Returns the newest policy's actions.
 
         Args:
             observation: `[N, ...]` for every leaf of the observation space, by path.
-            deterministic: Return the most likely action instead of a sample.
-            substep_key: The substep whose policy acts.
-            state: float32 `[N, S]` of a recurrent policy, changed in place to the one for the next observations. Begin
-                with zeros, `describe().policy.state_size` for each observation, and set a row to 0 again when its
-                episode begins. None: the policy is not recurrent, or all episodes begin.
-            previous: `[N, K - 1, ...]` for every leaf, the frames before the observations, the oldest first, if the
-                policy sees K at once, `describe().policy.frame_stack`. For an episode that begins, repeat its
-                observation. None: it sees single frames, or all episodes begin.
+            deterministic: Return the greedy action instead of a sample.
+            substep_key: The substep to act in.
+            state: float32 `[N, S]` of a recurrent policy, changed in place to the next state; S is
+                `describe().policy.state_size`. Start with zeros, and set a row to 0 when its episode begins. None: the
+                policy is not recurrent, or all episodes begin.
+            previous: `[N, K - 1, ...]` for every leaf: the previous frames, the oldest first, if the policy stacks K
+                frames. K is `describe().policy.frame_stack`. For an episode that begins, repeat its observation. None:
+                the policy takes single frames, or all episodes begin.
 
         Returns:
             Actions `[N, ...]` and the version of the policy.
 
         Raises:
             InvalidTensorError: The observation does not fit the learner's observation space, or the state or the
-                frames before do not fit its policy.
+                previous frames do not fit its policy.
             NotReadyError: There is no policy yet.
             LearnerUnreachableError: No learner answers.
         """
@@ -254,10 +256,10 @@ class LearnerClient(Client):
         return tensor_from_proto(response.action, what="the action"), response.policy_version
 
     def describe(self) -> LearnerDescription:
-        """Asks for the learner's spaces, network, T and limits.
+        """Returns the learner's spaces, network, T and limits.
 
         Returns:
-            The description, which holds for as long as the learner runs.
+            The description, which does not change while the learner runs.
 
         Raises:
             NotReadyError: The learner does not know its spaces yet: try again with backoff.
@@ -268,7 +270,7 @@ class LearnerClient(Client):
         return description_from_proto(response.description)
 
     def status(self) -> LearnerStatus:
-        """Returns the state of training, and what the learner waits for.
+        """Returns the state of training, with the reason for the learner's wait, if any.
 
         Raises:
             LearnerUnreachableError: No learner answers.
@@ -278,7 +280,7 @@ class LearnerClient(Client):
         )
 
     def watch_status(self, interval_s: float = 1.0) -> Iterator[LearnerStatus]:
-        """Yields the state of training again and again until training ends. Closing the iterator ends the call.
+        """Yields the state of training at intervals until training ends. Closing the iterator ends the call.
 
         Args:
             interval_s: Seconds between two answers, 0.1 to 3600.
@@ -293,7 +295,7 @@ class LearnerClient(Client):
             yield status_from_proto(response.status)
 
     def watch_history(self, interval_s: float = 1.0) -> Iterator[HistoryUpdate]:
-        """Yields the run's history until training ends: first the whole history, then the new parts.
+        """Yields the run's history until training ends: first the whole history, then updates.
 
         Closing the iterator ends the call.
 
@@ -310,7 +312,7 @@ class LearnerClient(Client):
         yield from updates_from_protos(self._responses("/rollcast.v1.HistoryService/WatchHistory", request))
 
     def actors(self) -> tuple[ActorInfo, ...]:
-        """Returns every actor that has joined, by slot, including those that have left.
+        """Returns every actor that has joined, by slot, including actors that have left.
 
         Raises:
             LearnerUnreachableError: No learner answers.
@@ -327,7 +329,7 @@ class LearnerClient(Client):
             min_slot = page.next_slot
 
     def pause(self) -> None:
-        """Stops updates; returns when none is running.
+        """Pauses training, and returns when no update is running.
 
         Raises:
             RefusedError: Training has ended.
@@ -347,7 +349,7 @@ class LearnerClient(Client):
         """Writes a checkpoint.
 
         Returns:
-            Its folder on the learner's machine, and the policy version in it.
+            The checkpoint's folder on the learner's machine, and its policy version.
 
         Raises:
             RefusedError: The run has no directory.
@@ -357,7 +359,7 @@ class LearnerClient(Client):
         return response.path, response.policy_version
 
     def stop(self) -> None:
-        """Ends training after the update that is running; returns at once.
+        """Ends training after the running update. Returns at once.
 
         Raises:
             LearnerUnreachableError: No learner answers.
@@ -365,13 +367,12 @@ class LearnerClient(Client):
         self._call("/rollcast.v1.LearnerService/Stop", learner_pb2.StopRequest())
 
     def may_operate(self) -> bool:
-        """Returns whether this client may pause, resume, save and stop: its token is an operator's, or none is needed.
+        """Returns whether this client may pause, resume, save and stop: it has an operator's token, or needs no token.
 
-        Calls a method that no learner has. The learner checks the role before it looks for the method, so nothing else
-        happens.
+        The client calls a method that does not exist. The learner checks the role first, so the call has no effect.
 
         Raises:
-            UnauthenticatedError: The learner requires a token, or another one.
+            UnauthenticatedError: The learner requires a token, or refuses this token.
             LearnerUnreachableError: No learner answers.
         """
         rpc = "/rollcast.v1.LearnerService/MayOperate"
@@ -389,14 +390,14 @@ class LearnerClient(Client):
         return True
 
     def is_serving(self, service: str = "") -> bool:
-        """Returns whether the learner says that it serves.
+        """Returns whether the learner reports that it serves.
 
         Args:
             service: A service's full name, `"rollcast.v1.RolloutService"`; empty: the whole server.
 
         Raises:
             LearnerUnreachableError: No learner answers.
-            UnknownActorError: There is no such service.
+            UnknownActorError: The server has no such service.
         """
         response = self._call("/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest(service=service))
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)

@@ -1,11 +1,10 @@
-"""Exits with 0 if and only if a learner serves: `python -m rollcast.services.client.health_probe ADDRESS [SERVICE]`.
+"""Exits with 0 only if a learner serves: `python -m rollcast.services.client.health_probe ADDRESS [SERVICE]`.
 
-For health checks, which ask every few seconds: it imports gRPC and nothing else, not even the stubs of the health
-service. So an interpreter can run it as a file, for 0.13 s of processor time; the stubs and the rest of rollcast's
-client would add as much again.
+Health checks run every few seconds, so the probe saves processor time: it imports only gRPC, not the stubs of the
+health service or rollcast's client. An interpreter can run the probe as a file.
 
-For a server with TLS, the variable ROLLCAST_TLS_CA names the authorities; ROLLCAST_TLS_CERT and ROLLCAST_TLS_KEY name
-the client's certificate and key for mutual TLS, as for every other client.
+For a server with TLS, set ROLLCAST_TLS_CA to the file of the certificate authorities. For mutual TLS, also set
+ROLLCAST_TLS_CERT and ROLLCAST_TLS_KEY to the client's certificate and key.
 """
 
 import json
@@ -17,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import grpc
 
 _TIMEOUT_S = 10.0
-# HealthCheckResponse.ServingStatus; proto3 leaves a zero out.
+# HealthCheckResponse.ServingStatus; proto3 omits a zero.
 _STATUSES = {b"": "UNKNOWN", b"\x08\x01": "SERVING", b"\x08\x02": "NOT_SERVING", b"\x08\x03": "SERVICE_UNKNOWN"}
 
 
@@ -25,13 +24,13 @@ def probe(address: str, service: str = "", *, environment: Mapping[str, str] | N
     """Asks a learner whether it serves.
 
     Args:
-        address: "host:port", "unix:/path", or "file:/path" of a file that has the address.
+        address: "host:port", "unix:/path", or "file:/path" of a file that contains the address.
         service: A service's full name; empty: the whole server.
-        environment: The variables ROLLCAST_TLS_CA, ROLLCAST_TLS_CERT and ROLLCAST_TLS_KEY, which name files; None:
-            plain TCP.
+        environment: The variables ROLLCAST_TLS_CA, ROLLCAST_TLS_CERT and ROLLCAST_TLS_KEY, each the path of a file;
+            None: plain TCP.
 
     Returns:
-        None if it serves, else the reason on one line.
+        None if the learner serves, otherwise the reason on one line.
     """
     try:
         with _connect(address, environment or {}) as channel:
@@ -40,11 +39,11 @@ def probe(address: str, service: str = "", *, environment: Mapping[str, str] | N
         code, details = error.code(), error.details()
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
             return (
-                f"no learner answers at {address} ({details}); expected one that serves; it may want TLS, or be "
+                f"no learner answers at {address} ({details}); expected one that serves; it may require TLS, or be "
                 "another server"
             )
         return (
-            f"{address} refuses to say whether {service or 'the server'} serves ({code.name}: {details}); expected "
+            f"{address} does not report whether {service or 'the server'} serves ({code.name}: {details}); expected "
             "SERVING; it may have no such service, or be another server"
         )
     except (OSError, ValueError) as error:
@@ -84,7 +83,7 @@ def _connect(address: str, environment: Mapping[str, str]) -> grpc.Channel:
     if address.startswith("file:"):
         address, server_name = _read_rendezvous(address.removeprefix("file:"))
         options += [("grpc.ssl_target_name_override", server_name)] if server_name else []
-    int(address.rpartition(":")[2])  # gRPC would take another port for one that is missing
+    int(address.rpartition(":")[2])  # gRPC would use a default port if the port is missing
     # Without TLS_CA, the other variables are for the server beside this process, not for this client.
     if not environment.get("ROLLCAST_TLS_CA"):
         return grpc.insecure_channel(address, options=options)
@@ -100,7 +99,7 @@ def _read(path: str | None) -> bytes | None:
 
 
 def _read_rendezvous(path: str) -> tuple[str, str]:
-    """Returns the address in a file that a learner has written, and the name in its certificate, or ""."""
+    """Returns the address in a learner's address file, and the name in its certificate, or ""."""
     with open(path, encoding="utf-8") as file:  # noqa: PTH123  # pathlib takes longer to import than to use
         content = json.load(file)
     if not isinstance(content, dict) or not isinstance(content.get("address"), str):
@@ -109,7 +108,7 @@ def _read_rendezvous(path: str) -> tuple[str, str]:
 
 
 def _check(channel: grpc.Channel, service: str) -> str:
-    """Makes the call and returns the status by name."""
+    """Makes the call and returns the name of the status."""
     name = service.encode()
     if len(name) > 100:
         raise ValueError(f"a service's name has {len(name)} bytes; expected at most 100")

@@ -1,4 +1,4 @@
-"""Calls central inference: serialised messages in and out, errors from the tree."""
+"""The client of central inference. It sends and receives serialised messages."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ class InferenceClient(Client):
         self._stubs = {"rollcast.v1.InferenceService": SimpleNamespace(Infer=infer)}
 
     def infer(self, requests: Iterator[bytes]) -> Any:  # noqa: ANN401  # a grpc.Call that is an iterator, too
-        """Opens a stream; its iteration raises gRPC's errors, see `errors_of_calls`.
+        """Opens a stream. Iteration over the stream raises gRPC's errors; see `errors_of_calls`.
 
         Args:
             requests: The serialised messages; another thread iterates over them.

@@ -1,4 +1,4 @@
-"""A relay's calls of its learner: values in, values out, errors from the tree."""
+"""A relay's typed client of its learner."""
 
 from collections.abc import Iterable
 
@@ -10,31 +10,31 @@ from rollcast.services.streams.bundle_link import BundleLink
 
 
 class RelayClient(LearnerClient):
-    """A client of a learner, for a relay, which may be closed while calls begin. Safe from many threads.
+    """A relay's client of its learner. One thread may close it while other threads make calls.
 
-    Its arguments are those of `LearnerClient`.
+    The arguments are the same as for `LearnerClient`.
     """
 
     def open_bundles(self, relay: Relay, *, waiting: Iterable[Relay] = (), wait_s: float = 0.0) -> BundleLink:
-        """Opens the stream for the rollouts of all actors, which has no deadline; its `run` raises its errors.
+        """Opens the stream for the rollouts of all actors, without a deadline. `BundleLink.run` raises the errors.
 
         Args:
             relay: This relay.
-            waiting: The relays that wait until this one has a learner.
-            wait_s: The longest time that a rollout waits for others that travel with it, in seconds; see `BundleLink`.
+            waiting: The relays that wait until this relay reaches a learner.
+            wait_s: The longest time that a rollout waits for others in its bundle, in seconds; see `BundleLink`.
         """
         return BundleLink(self._channel, self.address, relay, waiting=waiting, wait_s=wait_s)
 
     def subscribe_encoded(
         self, assembler: PolicyAssembler, *, evaluator_id: str = "", incarnation: int = 0, after_version: int = 0
     ) -> EncodedSubscription:
-        """Subscribes to new policies as the bytes they are, without a deadline; iterating raises the errors.
+        """Subscribes to new policies as encoded bytes, without a deadline. The iteration raises the errors.
 
         Args:
-            assembler: Says which encodings to ask for, over several subscriptions; it keeps the last file.
-            evaluator_id: An evaluator's name: then only the versions that it is to evaluate come. Empty: all versions.
+            assembler: Determines the accepted encodings, and keeps the last file across subscriptions.
+            evaluator_id: An evaluator's name. The learner then sends only versions to evaluate. Empty: all versions.
             incarnation: The evaluator's incarnation.
-            after_version: Skip versions up to this one; of an evaluator: the version that it plays with.
+            after_version: Skip versions up to this version; for an evaluator, the version that it is evaluating.
 
         Raises:
             LearnerUnreachableError: The connection was just closed.

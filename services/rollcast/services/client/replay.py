@@ -1,4 +1,4 @@
-"""Calls a replay buffer elsewhere: values in, values out, errors from the tree."""
+"""The typed client of a remote replay buffer."""
 
 from collections.abc import Iterator
 
@@ -16,9 +16,9 @@ from rollcast.v1 import replay_pb2, replay_pb2_grpc
 
 
 class ReplayClient(Client):
-    """A client of a replay buffer. Safe from many threads. It raises errors of `rollcast.services.errors` only.
+    """A client of a replay buffer. Safe from many threads. It raises only errors of `rollcast.services.errors`.
 
-    Every method raises `LearnerUnreachableError` if no server answers by the deadline, and the server's own errors.
+    Every method raises the server's own errors, and `LearnerUnreachableError` if no server answers by the deadline.
 
     Example:
         >>> with ReplayClient("127.0.0.1:50051") as replay:
@@ -28,7 +28,7 @@ class ReplayClient(Client):
     Args:
         address: "host:port", "unix:/path" or "file:/path".
         timeout_s: Deadline of every unary call, in seconds.
-        substep_key: The substep whose buffer to use; empty: the only one.
+        substep_key: The substep of the buffer; empty: the only substep.
         security: Certificates and token.
 
     Raises:
@@ -47,7 +47,7 @@ class ReplayClient(Client):
         super().__init__(address, timeout_s, security)
         self._substep_key = substep_key
         stub = replay_pb2_grpc.ReplayServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        # Without a deserialiser, so that the bytes of tensors stay in place.
+        # Without a deserialiser, so that no copy of the tensors' bytes is made.
         stub.Sample = self._channel.unary_stream(
             "/rollcast.v1.ReplayService/Sample",
             request_serializer=replay_pb2.SampleRequest.SerializeToString,
@@ -59,9 +59,9 @@ class ReplayClient(Client):
         """Returns the state of the buffer.
 
         Raises:
-            ProtocolMismatchError: The server there has no replay buffer.
-            InvalidInputError: The server has several buffers, and `substep_key` names none of them; so for every
-                method.
+            ProtocolMismatchError: The server has no replay buffer.
+            InvalidInputError: The server has several buffers, and none of them has `substep_key`. Every method may
+                raise this error.
             LearnerUnreachableError: No server answers.
         """
         response = self._call(
@@ -70,11 +70,11 @@ class ReplayClient(Client):
         return replay_info_from_proto(response.info)
 
     def samples(self, batch_size: int, n_batches: int = 0, *, timeout_s: float = 60.0) -> Iterator[ReplayBatch]:
-        """Draws batches; the next ones travel while one is used. Closing the iterator ends the stream.
+        """Draws batches, and prefetches later batches. Closing the iterator ends the stream.
 
         Args:
             batch_size: B, the entries in a batch.
-            n_batches: The number of batches; 0: no end.
+            n_batches: The number of batches; 0: unlimited.
             timeout_s: Seconds that the server may wait for each batch, 0 to 3600.
 
         Yields:
@@ -82,7 +82,7 @@ class ReplayClient(Client):
 
         Raises:
             InvalidInputError: An argument is outside its range, or the buffer has fewer than B entries.
-            LimitExceededError: A batch or an entry is above its limit, or too many streams are open.
+            LimitExceededError: A batch or an entry exceeds its limit, or too many streams are open.
             NotReadyError: The buffer or its limiter released no batch in time, or the server is stopping.
             LearnerUnreachableError: No server answers.
         """
@@ -99,17 +99,18 @@ class ReplayClient(Client):
                 yield batch
 
     def update_priorities(self, keys: ArrayLike, priorities: ArrayLike) -> int:
-        """Sets the priorities of entries; the last one counts if a key comes twice.
+        """Sets the priorities of entries. The last priority of a repeated key counts.
 
         Args:
             keys: int64 `[N]`, from `ReplayBatch.keys`.
             priorities: `[N]`, in [0, 1e100].
 
         Returns:
-            The number of keys that were ignored, because their entries are gone.
+            The number of ignored keys: the buffer no longer has their entries.
 
         Raises:
-            InvalidInputError: The numbers of keys and priorities differ, or a priority is invalid; then none is set.
+            InvalidInputError: The numbers of keys and priorities differ, or a priority is invalid. The server then sets
+                no priority.
             LearnerUnreachableError: No server answers.
         """
         request = replay_pb2.UpdatePrioritiesRequest(substep_key=self._substep_key)

@@ -1,1 +1,1 @@
-"""The columns that experience consists of, described once for all that records, carries, cuts or stores them."""
+"""The definition of a rollout's columns, shared by all code that records, sends, cuts or stores rollouts."""

@@ -1,4 +1,4 @@
-"""The columns of one substep as a value, with arrays of any kind, and the operations on all of them."""
+"""Defines the columns of one substep, with arrays of any kind, and operations on all columns."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,17 +22,18 @@ from rollcast.services.columns.table import (
 A = TypeVar("A")
 C = TypeVar("C", bound="Columns[Any]")
 
-# By the axes of columns, what to take of their arrays.
+# The index into a column's arrays, by the axes of the column.
 Index = Mapping[tuple[str, ...], Any]
 
-# The values of all columns, in the order of the table: one call, where `Column.arrays` is one for each.
+# Returns the values of all columns in one call, in the order of the table. `Column.arrays` needs a call for each
+# column.
 column_fields: Final[Callable[[Any], tuple[Any, ...]]] = attrgetter(*(column.name for column in COLUMNS))
 common_fields: Final[Callable[[Any], tuple[Any, ...]]] = attrgetter(*(column.name for column in COMMON_COLUMNS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns(Generic[A]):
-    """The columns of one substep; `SubstepColumns` documents them. `table.COLUMNS` says how each is treated."""
+    """The columns of one substep. `SubstepColumns` documents them, and `table.COLUMNS` has their properties."""
 
     observation: Mapping[str, A]
     action: A
@@ -47,12 +48,12 @@ class Columns(Generic[A]):
         """Makes columns.
 
         Args:
-            arrays: Returns the arrays of a column by path, "" if it is one array; none if there are none.
+            arrays: Returns the arrays of a column by path ("" for a single array); empty if the column is absent.
         """
         return cls(**{column.name: column.field(arrays(column)) for column in COLUMNS})
 
     def map(self, convert: Callable[[A], Any], kind: type[C], **changes: Any) -> C:  # noqa: ANN401 - columns
-        """Converts every array, always in the same order, into columns of another kind; `changes` replace some."""
+        """Converts every array, in a fixed order. Returns columns of another kind, with `changes` of fields."""
         made: dict[str, Any] = {}
         for column, value in zip(COLUMNS, column_fields(self), strict=True):
             if value is None:
@@ -81,17 +82,17 @@ class Columns(Generic[A]):
         return listed
 
     def filled(self, arrays: Iterable[Any], kind: type[C]) -> C:
-        """Returns columns of this layout with other arrays, which are in the order of `flat`."""
+        """Returns columns of this layout with the given arrays, in the order of `flat`."""
         following = iter(arrays)
         return self.map(lambda _: next(following), kind)
 
     def with_axes(self, *axes: tuple[str, ...]) -> list[A]:
-        """Lists the arrays of the columns with one of these axes, in the order of `map`."""
+        """Lists the arrays of the columns that have one of these axes, in the order of `map`."""
         columns = (column for column in COLUMNS if column.axes in axes)
         return [leaf for column in columns for leaf in column.arrays(self).values()]
 
     def picked(self, values: Any, kind: type[C]) -> C:  # noqa: ANN401 - a mapping, or a sequence
-        """Returns columns of the `values` that have these names or numbers."""
+        """Replaces each leaf, a name or a number, by the element of `values` that it selects."""
         made: dict[str, Any] = {}
         for column, value in zip(COLUMNS, column_fields(self), strict=True):
             if value is None:
@@ -117,10 +118,10 @@ class Columns(Generic[A]):
 
 
 class CopyInto:
-    """Copies trajectories into columns of arrays. The targets are found once, because every rollout is copied.
+    """Copies trajectories into columns of arrays. The constructor looks up the target arrays once for all copies.
 
     Args:
-        room: The columns to copy into; columns that it lacks are not copied.
+        room: The target columns. Columns that are missing here are not copied.
     """
 
     def __init__(self, room: Columns[NDArray[Any]]) -> None:
@@ -131,7 +132,7 @@ class CopyInto:
         ]
 
     def __call__(self, columns: Columns[NDArray[Any]], target: slice, source: slice | NDArray[np.int64]) -> None:
-        """Copies the trajectories `source` to the places `target`."""
+        """Copies the trajectories `source` to the positions `target`."""
         fields = column_fields(columns)
         for number, path, is_by_step, room in self._plan:
             values = fields[number] if path is None else fields[number][path]
@@ -148,29 +149,29 @@ class SubstepColumns(Columns[NDArray[Any]]):
     Attributes:
         observation: `[T, B, ...]` for every leaf of the observation space, in the order of the space.
         action: `[T, B, ...]`.
-        log_prob: float32 `[T, B]`, log-probability (density) of the action under the policy that acted.
+        log_prob: float32 `[T, B]`, the log-probability (density) of the action under the policy that acted.
         last_observation: `[B, ...]` for every leaf, the observation after the last step.
-        final_observation: `[N, ...]` for every leaf, the true last observation of the episodes that ended at
+        final_observation: `[N, ...]` for every leaf, the last observation of the episodes that ended at
             `Rollout.final_index`.
-        initial_state: float32 `[B, S]`, the state with which a recurrent policy acted in the first valid row of each
+        initial_state: float32 `[B, S]`, the recurrent state with which the policy acted in the first valid row of each
             trajectory; None if the policy is not recurrent. `rollcast.v1.SubstepColumns` defines the states of later
             rows.
         previous_observation: `[B, K - 1, ...]` for every leaf, the frames before the first valid row of each
-            trajectory, the oldest first: that row's own observation where it begins an episode. None if the policy
-            sees single frames.
+            trajectory, the oldest first. If that row begins an episode, these frames repeat its observation. None if
+            the policy takes single frames.
     """
 
     log_prob: NDArray[np.float32]
 
 
 def of_trajectories(trajectories: Any, finals: Any) -> Index:  # noqa: ANN401 - what indexes an array
-    """Returns the index of some trajectories, and of their final observations, for `Columns.take`."""
+    """Returns an index that selects some trajectories and their final observations, for `Columns.take`."""
     steps = (slice(None), trajectories)
     return {STEP_AXES: steps, LAST_AXES: trajectories, PREVIOUS_AXES: trajectories, FINAL_AXES: finals}
 
 
 def take_common(holder: object, index: Index) -> dict[str, Any]:
-    """Returns parts of the columns that a rollout or a batch has once, by field; see `Columns.take`."""
+    """Returns the selected parts of a rollout's or batch's common columns, by field; see `Columns.take`."""
     return {
         column.name: None if value is None else value[index[column.axes]]
         for column, value in zip(COMMON_COLUMNS, common_fields(holder), strict=True)

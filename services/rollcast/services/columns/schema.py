@@ -27,15 +27,15 @@ def column_name(key: str, column: str, path: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
-    """The name, dtype and shape that one column has in every rollout.
+    """The name, dtype and shape of one column in every rollout.
 
     Attributes:
-        name: Its place in the rollout: `"0/observation/camera"`, `"reward"`.
+        name: The column's path in the rollout, for example `"0/observation/camera"` or `"reward"`.
         leaf: The dtype, shape and allowed values of one entry.
-        axes: Names of its leading dimensions.
-        shape: Its whole shape; a first dimension of -1 stands for the N final observations.
-        dtype_number: Its rollcast.v1.DataType.
-        n_bytes: Its size; if N is open, the size of one row.
+        axes: The names of the leading dimensions.
+        shape: The whole shape. A first dimension of -1 stands for N, the number of final observations.
+        dtype_number: The dtype as a rollcast.v1.DataType.
+        n_bytes: The size in bytes; for a column of final observations, the size of one row.
     """
 
     name: str
@@ -47,8 +47,8 @@ class ColumnSchema:
 
     @classmethod
     def of(cls, name: str, leaf: LeafSchema, axes: tuple[str, ...], leading: tuple[int, ...]) -> Self:
-        """Makes a schema; `leading` are the dimensions before those of one entry, the rest as the attributes."""
-        # imported here: it loads protobuf, and an actor imports this module before its first step
+        """Makes a schema. `leading` has the sizes of the dimensions before those of one entry."""
+        # imported here, because it loads protobuf, and an actor imports this module before its first step
         from rollcast.services.wire.tensors import DTYPE_NUMBERS
 
         shape = (*leading, *leaf.shape)
@@ -64,7 +64,7 @@ def substep_schemas(
     Args:
         key: The substep.
         rollout_shape: The shape of the rollouts.
-        n_trajectories: B; None: that of the rollouts.
+        n_trajectories: B; None: the B of the rollouts.
     """
     leading = _leading_shapes(key, rollout_shape, n_trajectories)
 
@@ -80,7 +80,7 @@ def substep_schemas(
 def common_schemas(
     key: str, rollout_shape: RolloutShape, *, n_trajectories: int | None = None
 ) -> dict[str, ColumnSchema]:
-    """Returns the schemas of the columns that a rollout of a substep has once; see `substep_schemas`."""
+    """Returns the schemas of the common columns of a substep's rollout; see `substep_schemas`."""
     leading = _leading_shapes(key, rollout_shape, n_trajectories)
     return {
         column.name: ColumnSchema.of(column.name, leaf, column.axes, leading[column.axes])

@@ -1,7 +1,7 @@
-"""The table of columns: what a rollout consists of, and how each column is treated wherever rollouts go.
+"""The table of a rollout's columns and their properties, for all code that handles rollouts.
 
-A new column needs a row here, a field of `columns.Columns`, and a field of its message. Then come the code that records
-it and the code that learns from it.
+A new column needs a row here, a field of `columns.Columns`, and a field of its message. The column also needs code that
+records it, and code that learns from it.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,19 +15,20 @@ from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.spaces.leaf_schema import BOOL, FLOAT32, INT32, LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import SubstepSpaces, space_leaves
 
-# Names of the leading dimensions of the kinds of columns, for messages: of steps, of trajectories, of final
-# observations, and of the frames before a rollout.
+# Names of a column's leading dimensions, for messages: columns of steps, of trajectories, of final observations, and of
+# the frames before a rollout.
 STEP_AXES: Final = ("t", "b")
 LAST_AXES: Final = ("b",)
 FINAL_AXES: Final = ("final",)
 PREVIOUS_AXES: Final = ("b", "k")
 
-# Schemas of one entry of a column's arrays by path, "" for a column of one array; none: such rollouts lack the column.
+# Returns the schema of one entry of each of a column's arrays, by path; "" for a column of one array. Empty: such
+# rollouts lack the column.
 Leaves: TypeAlias = Callable[[SubstepSpaces, RolloutShape], Mapping[str, LeafSchema]]
 
 
 class Padding(Enum):
-    """The content of rows that are appended after the last step and are no transitions."""
+    """The content of padding rows after the last step, which are not transitions."""
 
     ZERO = "zero"
     LAST_ROW = "last row"
@@ -36,17 +37,17 @@ class Padding(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column, an array or one for each leaf of the observation space.
+    """One column: an array, or an array for each leaf of the observation space.
 
     Attributes:
-        name: The field of the values and of the messages that hold it.
-        axes: Names of its leading dimensions.
-        leaves: Its schemas.
-        dtype: The dtype of its arrays; None: that of the space.
+        name: The column's field in values and messages.
+        axes: The names of the leading dimensions.
+        leaves: Returns the schemas of the arrays.
+        dtype: The dtype of the arrays; None: the dtype of the space.
         is_tree: True: one array for each leaf of the observation space.
-        is_optional: True: rollouts may leave it out.
-        absence: The reason for which all rollouts of a learner lack it; empty: they have it.
-        padding: Its value in appended rows; for columns of steps.
+        is_optional: True: rollouts may omit it.
+        absence: The reason why all rollouts of a learner lack the column; empty: they have it.
+        padding: The content of padding rows, for columns of steps.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Column:
     padding: Padding = Padding.ZERO
 
     def arrays(self, holder: object) -> Mapping[str, Any]:
-        """Returns its arrays in a value that has it as a field, by path; none if the value lacks it."""
+        """Returns this column's arrays in `holder`, by path; empty if `holder` lacks this column."""
         value = getattr(holder, self.name)
         if value is None:
             return {}
@@ -67,7 +68,7 @@ class Column:
         return arrays
 
     def field(self, arrays: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a mapping, an array, or None
-        """Returns the value of its field, the inverse of `arrays`."""
+        """Returns the value of the column's field, given its arrays; the inverse of `arrays`."""
         if not arrays and (self.absence or self.is_optional):
             return None
         return arrays if self.is_tree else arrays.get("")
@@ -93,12 +94,12 @@ def _earlier_frames(spaces: SubstepSpaces, rollout_shape: RolloutShape) -> Mappi
 
 
 def _array(name: str, axes: tuple[str, ...], dtype: np.dtype[Any], *shape: int, is_optional: bool = False) -> Column:
-    """Returns a column of one array that all rollouts may have."""
+    """Returns a column of a single array that every learner's rollouts may have."""
     leaves = {"": LeafSchema(dtype, shape)}
     return Column(name=name, axes=axes, dtype=dtype, leaves=lambda _spaces, _shape: leaves, is_optional=is_optional)
 
 
-# Those of a substep, `columns.Columns`, in the order of the fields of `rollcast.v1.SubstepColumns`.
+# The columns of a substep, `columns.Columns`, in the order of the fields of `rollcast.v1.SubstepColumns`.
 COLUMNS: Final = (
     Column(name="observation", axes=STEP_AXES, leaves=_observation, is_tree=True, padding=Padding.LAST_OBSERVATION),
     Column(name="action", axes=STEP_AXES, leaves=_action, padding=Padding.LAST_ROW),
@@ -117,12 +118,12 @@ COLUMNS: Final = (
         axes=PREVIOUS_AXES,
         leaves=_earlier_frames,
         is_tree=True,
-        absence="the learner's policy sees single frames",
+        absence="the learner's policy takes single frames",
     ),
 )
 COLUMNS_BY_NAME: Final = {column.name: column for column in COLUMNS}
 REWARD: Final = _array("reward", STEP_AXES, FLOAT32)
-# Those that a rollout has once, in the order of the fields of `rollcast.v1.Rollout`.
+# The columns that a rollout has once, in the order of the fields of `rollcast.v1.Rollout`.
 COMMON_COLUMNS: Final = (
     REWARD,
     _array("terminated", STEP_AXES, BOOL),

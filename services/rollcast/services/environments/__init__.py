@@ -1,1 +1,1 @@
-"""Serves environments that dial in: their messages, the order in which they may come, and the stream of one client."""
+"""The protocol of environments that dial in: messages, their allowed order, and the stream of one client."""

@@ -1,4 +1,4 @@
-"""Decodes what clients with environments send, checks each message against their spaces, and encodes the answers."""
+"""Decodes and checks the messages of clients with environments, and encodes the answers."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ from rollcast.v1 import environment_pb2
 MAX_REWARD: Final = 1e30
 # Networks and running variances square observations in float32.
 MAX_OBSERVATION: Final = 1e18
-# Log-probabilities of actions have their squares, as float32.
+# Log-probabilities contain the squares of actions, as float32.
 MAX_ACTION: Final = 1e9
 
 _STATES: Final = {state.value: state for state in AgentState}
@@ -57,24 +57,24 @@ class _Leaf(NamedTuple):
 
 
 class EpisodeValueNames:
-    """The names of the values that environments report at the end of episodes, of all clients together.
+    """The names of the values that the environments of all clients report at the end of episodes.
 
-    A rollout declares each name once, so their number is bounded. One thread uses it.
+    The number of names is bounded, because a rollout declares each of them. Only one thread uses this object.
     """
 
     def __init__(self) -> None:
         self._statistics: dict[str, EventStatistic] = {}
 
     def statistic(self, name: str, what: str) -> EventStatistic:
-        """Returns the statistic of a name.
+        """Returns the statistic with this name.
 
         Args:
             name: The name.
-            what: Names the turn, for messages.
+            what: Describes the turn in messages.
 
         Raises:
             InvalidTurnError: The name is empty, too long, or not printable.
-            LimitExceededError: There are too many names.
+            LimitExceededError: The clients use too many names.
         """
         known = self._statistics.get(name)
         if known is not None:
@@ -86,8 +86,8 @@ class EpisodeValueNames:
             )
         if len(self._statistics) >= MAX_EPISODE_VALUE_NAMES:
             raise LimitExceededError(
-                f"{what}: {quoted(name)} is one more name of an episode's value than the {MAX_EPISODE_VALUE_NAMES} of "
-                f"all clients; expected at most so many; report numbers under fixed names",
+                f"{what}: {quoted(name)} exceeds the {MAX_EPISODE_VALUE_NAMES} names of episodes' values of all "
+                "clients; expected no further name; report numbers under fixed names",
                 limit="max_episode_value_names",
             )
         statistic = EventStatistic(event=name, name="", epoch=(EpochStatistic(name="", reduction="mean"),))
@@ -99,13 +99,13 @@ def request_from_bytes(serialized: bytes) -> environment_pb2.PlayRequest:
     """Parses a message of a client.
 
     Raises:
-        UnreadableMessageError: The bytes are no such message.
+        UnreadableMessageError: The bytes do not parse.
     """
     try:
         return environment_pb2.PlayRequest.FromString(serialized)
     except DecodeError as error:
         raise UnreadableMessageError(
-            f"{len(serialized)} bytes came that do not parse as a rollcast.v1.PlayRequest ({error}); expected one; see "
+            f"{len(serialized)} received bytes do not parse as a rollcast.v1.PlayRequest ({error}); expected one; see "
             "environment.proto"
         ) from error
 
@@ -114,7 +114,7 @@ def hello_from_proto(proto: environment_pb2.Hello) -> Hello:
     """Decodes and checks the first message of a client.
 
     Raises:
-        ProtocolMismatchError: It speaks another version.
+        ProtocolMismatchError: The client speaks another version.
         InvalidInputError: A field is invalid.
         InvalidSpaceError: A space is malformed, or no policy can act in it.
     """
@@ -165,19 +165,19 @@ class TurnCodec:
         self._actions = {key: _leaves_of(substep.action)[0] for key, substep in spaces.items()}
 
     def turn(self, proto: environment_pb2.EnvironmentTurn) -> DialledTurn:
-        """Decodes a turn, and checks all of it but the order in which turns may come.
+        """Decodes and checks a turn, except the order of turns.
 
         Raises:
-            InvalidTurnError: It names an unknown agent, one agent twice, or breaks another rule.
-            InvalidTensorError: An observation does not fit its space, or has a value that is not allowed.
-            LimitExceededError: There are too many names of episodes' values.
+            InvalidTurnError: The turn contains an unknown agent, contains an agent twice, or breaks another rule.
+            InvalidTensorError: An observation does not fit its space, or has a forbidden value.
+            LimitExceededError: The clients use too many names of episodes' values.
         """
         environment = proto.environment
         agents = tuple(self._agent(agent, environment) for agent in proto.agents)
         if len({(agent.substep_key, agent.agent_index) for agent in agents}) != len(agents):
             raise InvalidTurnError(
-                f"{self.where(environment)}: a turn names an agent twice; expected each at most once; send what "
-                "happened to it as one entry"
+                f"{self.where(environment)}: a turn names an agent twice; expected each at most once; send one entry "
+                "for each agent"
             )
         if len({value.name for value in proto.episode_values}) != len(proto.episode_values):
             raise InvalidTurnError(
@@ -188,7 +188,7 @@ class TurnCodec:
         return DialledTurn(environment, agents, events)
 
     def where(self, environment: int, substep_key: str = "", agent_index: int = 0) -> str:
-        """Returns the place of something in words, for messages."""
+        """Describes an environment, or an agent in it, for messages."""
         agent = f", agent {agent_index} of substep {quoted(substep_key)}" if substep_key else ""
         return f"client {self.client!r}, environment {environment}{agent}"
 
@@ -198,9 +198,9 @@ class TurnCodec:
         """Encodes the actions of an environment.
 
         Args:
-            environment: Its number.
+            environment: The environment's number.
             agents: Substep key and index of each agent.
-            actions: Their actions.
+            actions: The agents' actions.
         """
         encoded = environment_pb2.EnvironmentActions(environment=environment)
         for (key, agent), action in zip(agents, actions, strict=True):
@@ -226,14 +226,14 @@ class TurnCodec:
         if not abs(proto.reward) <= MAX_REWARD:
             raise InvalidTurnError(
                 f"{self.where(environment, key, agent)}: its reward is {proto.reward}; expected a number from "
-                f"{-MAX_REWARD:g} to {MAX_REWARD:g}; find where the environment makes it"
+                f"{-MAX_REWARD:g} to {MAX_REWARD:g}; find its source in the environment"
             )
         sent, leaves = proto.observation, self._leaves[number]
         if state is AgentState.REWARDED:
             if sent:
                 raise InvalidTurnError(
                     f"{self.where(environment, key, agent)}: it has {len(sent)} leaves of an observation, but its "
-                    "state is REWARDED; expected none, or another state; leave the observation out"
+                    "state is REWARDED; expected none, or another state; omit the observation"
                 )
             return AgentTurn(key, agent, state, {}, proto.reward, *self._executed(proto, environment, key))
         if len(sent) != len(leaves):
@@ -250,7 +250,7 @@ class TurnCodec:
     def _executed(
         self, proto: environment_pb2.AgentTurn, environment: int, key: str
     ) -> tuple[()] | tuple[NDArray[Any] | None, str]:
-        """Returns the last action as it was carried out, and who chose it; nothing if it is the policy's."""
+        """Returns the executed action and the source that chose it; an empty tuple if the policy chose it."""
         if not proto.executed_action and not proto.chosen_by:
             return ()
         agent = proto.agent
@@ -285,7 +285,7 @@ class TurnCodec:
             found = values.flat[np.abs(values).argmax()]
             raise InvalidTensorError(
                 f"{self.where(environment, key, agent)}: {what} holds {found:g}; expected numbers from {-largest:g} to "
-                f"{largest:g}; find where the environment makes it"
+                f"{largest:g}; find its source in the environment"
             )
         return values
 
@@ -295,7 +295,7 @@ class TurnCodec:
         if not math.isfinite(proto.value):
             raise InvalidTurnError(
                 f"{where}: the value {quoted(proto.name)} of its episode is {proto.value}; expected a finite number; "
-                "find where the environment makes it"
+                "find its source in the environment"
             )
         return EventValue(statistic, (), proto.value)
 
@@ -312,9 +312,9 @@ def actions_to_bytes(
     progress: float,
     max_message_bytes: int,
 ) -> Iterator[bytes]:
-    """Encodes the actions of some environments, which `TurnCodec.actions` returned.
+    """Encodes the actions of some environments, from `TurnCodec.actions`.
 
-    Yields one message, or several if it would be too large; those of one environment are never divided.
+    Yields one message, or several if one message would be too large. The actions of one environment stay together.
     """
     actions = environment_pb2.Actions(environments=environments, policy_version=policy_version, progress=progress)
     message = environment_pb2.PlayResponse(actions=actions).SerializeToString()

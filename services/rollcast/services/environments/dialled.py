@@ -1,4 +1,4 @@
-"""Defines the messages of clients with environments as values, and both sides of their streams as protocols."""
+"""Defines the messages of clients with environments, and the interfaces of both sides of their streams."""
 
 import enum
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ PLAY_PROTOCOL = 1
 
 
 class AgentState(enum.Enum):
-    """The state of an agent in a turn; as `rollcast.v1.AgentState` documents it."""
+    """The state of an agent in a turn; `rollcast.v1.AgentState` documents it."""
 
     RUNNING = 1
     TERMINATED = 2
@@ -26,12 +26,12 @@ class AgentState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """A client's offer, checked.
+    """A client's checked offer.
 
     Attributes:
-        client: Its name; empty: it has none.
-        spaces: The spaces of each of its environments, by substep key.
-        n_envs: The number of its environments, at least 1.
+        client: The client's name; empty: no name.
+        spaces: The spaces of each environment, by substep key.
+        n_envs: The number of environments, at least 1.
         software: The program that dials in, for logs.
     """
 
@@ -42,17 +42,18 @@ class Hello:
 
 
 class AgentTurn(NamedTuple):
-    """The part of a turn about one agent. A tuple, for its speed.
+    """One agent's part of a turn. It is a tuple for speed.
 
     Attributes:
-        substep_key: The key of its substep.
-        agent_index: Its number among the agents of the substep.
-        state: Whether it acts now, or its episode has ended.
+        substep_key: The key of the agent's substep.
+        agent_index: The agent's number within the substep.
+        state: The agent's state, for example that it needs an action or that its episode has ended.
         observation: `[...]` for every leaf, by path, read-only; empty if the state is REWARDED.
-        reward: The sum of its rewards since its last action; finite.
-        executed_action: Its last action as it was carried out, in the dtype and shape of its space, read-only; None:
-            as it was sent.
-        chosen_by: Who chose that action in place of the policy; empty: the policy, if it is as it was sent.
+        reward: The sum of the agent's rewards since its last action; finite.
+        executed_action: The action that the environment executed last, in the dtype and shape of the space, read-only.
+            None: the sent action.
+        chosen_by: The source that chose this action in place of the policy. Empty: the policy chose it, if it equals
+            the sent action.
     """
 
     substep_key: str
@@ -69,8 +70,8 @@ class DialledTurn(NamedTuple):
 
     Attributes:
         environment: Its number among the environments of the client.
-        agents: The agents for which something has happened; the episode is over if none is RUNNING.
-        events: Statistics of an episode that is over.
+        agents: The agents with a new state or reward. If no agent is RUNNING, the episode is over.
+        events: The statistics of an ended episode.
     """
 
     environment: int
@@ -88,8 +89,8 @@ class EnvironmentActions(NamedTuple):
 
     Attributes:
         environment: Its number among the environments of the client.
-        actions: The action, in the dtype and shape of its space, of each agent that was RUNNING in the last turn, in
-            that order.
+        actions: One action for each agent that was RUNNING in the last turn, in the turn's order. An action has the
+            dtype and shape of its space.
     """
 
     environment: int
@@ -98,11 +99,11 @@ class EnvironmentActions(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Farewell:
-    """The reason why no more actions come, for a stream that ends well.
+    """The reason for the end of a stream that ends without an error.
 
     Attributes:
         reason: The reason, as a sentence.
-        training_ended: False: the client may try again later.
+        training_ended: True: training has ended. False: the client may try again later.
     """
 
     reason: str
@@ -110,61 +111,61 @@ class Farewell:
 
 
 class DialledClient(Protocol):
-    """A client with environments, as those that act see it. Any thread may call; nothing blocks."""
+    """The acting code's view of a client with environments. Any thread may call its methods; none of them blocks."""
 
     @property
     def name(self) -> str:
-        """Its name, which no other client has now."""
+        """The client's name, unique among the connected clients."""
 
     def welcome(self, seeds: Sequence[int]) -> None:
-        """Lets it begin.
+        """Allows the client to begin.
 
         Args:
-            seeds: A seed for each of its environments.
+            seeds: A seed for each of the client's environments.
         """
 
     def answer(self, actions: Sequence[EnvironmentActions], *, policy_version: int, progress: float) -> None:
-        """Sends the actions of some of its environments, each of which has asked for them.
+        """Sends the actions of some of the client's environments, all of which wait for actions.
 
         Args:
             actions: The actions.
-            policy_version: The policy that chose them; -1: none did.
+            policy_version: The version of the policy that chose them; -1: no policy.
             progress: The progress of training in [0, 1].
         """
 
     def end(self, reason: RollcastError | Farewell) -> None:
-        """Ends its stream. The sink need not wait for `leave`: no more turns of it count.
+        """Ends the client's stream. The sink need not wait for `leave`: it receives no more turns from this client.
 
         Args:
-            reason: The error to end it with, or a farewell.
+            reason: The error for the client, or a farewell.
         """
 
 
 class EnvironmentSink(Protocol):
-    """Takes what clients with environments send. The server's one thread calls it, so nothing may block."""
+    """Receives the messages of clients with environments. Only the server's thread calls it, so no method may block."""
 
     def open(self, hello: Hello, client: DialledClient) -> None:
-        """Takes a client, which waits until it is welcome.
+        """Takes a client, which then waits for `DialledClient.welcome`.
 
         Args:
-            hello: Its offer. The client's name is in `client`.
+            hello: The client's offer. `client` has the client's name.
             client: The client.
 
         Raises:
-            RollcastError: It is refused; `leave` is not called then.
+            RollcastError: The sink refuses the client. The server then does not call `leave`.
         """
 
     def take(self, client: DialledClient, turns: Sequence[DialledTurn]) -> None:
-        """Takes turns of a client, in the order in which they came.
+        """Takes turns of a client, in order of arrival.
 
         Raises:
-            RollcastError: A turn is refused, which ends the stream.
+            RollcastError: The sink refuses a turn. The server then ends the stream.
         """
 
     def leave(self, client: DialledClient, reason: str) -> None:
-        """Notes that a client is gone. Called once for each client that was opened.
+        """Notes that a client has disconnected. Called once for each opened client.
 
         Args:
             client: The client.
-            reason: Why, in words.
+            reason: The reason, as text.
         """

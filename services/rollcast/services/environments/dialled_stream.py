@@ -1,4 +1,4 @@
-"""Decides which message a client with environments may send next: a state machine without threads, clocks and gRPC."""
+"""Checks the order of a client's messages: a state machine without threads, clocks and gRPC."""
 
 from rollcast.services.environments.codec import EpisodeValueNames, TurnCodec, hello_from_proto
 from rollcast.services.environments.dialled import AgentState, DialledTurn, Hello
@@ -13,7 +13,7 @@ class _Episode:
     """The state of one environment.
 
     Attributes:
-        asking: The agents that wait for an action, in the order of the turn; none: the environment may send a turn.
+        asking: The agents that wait for an action, in the order of the turn; empty: the environment may send a turn.
         acted: The agents that have acted in this episode and have not ended.
         ended: The agents that have ended in this episode.
         has_begun: False before the first turn of an episode.
@@ -29,11 +29,11 @@ class _Episode:
 
 
 class DialledStream:
-    """The messages of one client in their order: checks and decodes each, then passes it on or refuses it.
+    """Checks and decodes the messages of one client, in order.
 
-    Invariants: an environment has at most one turn that waits for actions, and gets one action for each of its RUNNING
-    agents. Agents that have ended do not act again in their episode. An episode ends when no agent is RUNNING, and then
-    every agent that has acted has ended. So a client can have at most two turns of an environment on their way.
+    Invariants: at most one turn of an environment waits for actions. Each turn gets one action for each RUNNING agent.
+    An agent that has ended does not act again in the same episode. An episode ends when no agent is RUNNING; by then,
+    every agent that has acted has ended. So at most two turns of an environment are in transit.
 
     Args:
         names: The names of episodes' values.
@@ -48,8 +48,8 @@ class DialledStream:
         """Takes the first message.
 
         Raises:
-            MissingMessageError: It is another message.
-            InvalidInputError, InvalidSpaceError, ProtocolMismatchError: As `hello_from_proto`.
+            MissingMessageError: The message is of another kind.
+            InvalidInputError, InvalidSpaceError, ProtocolMismatchError: See `hello_from_proto`.
         """
         if request.WhichOneof("kind") != "hello":
             raise MissingMessageError(
@@ -59,21 +59,21 @@ class DialledStream:
         return self._hello
 
     def named(self, client: str) -> None:
-        """Notes the client's name, by which messages name it; its turns may come from now on."""
+        """Notes the client's name, for error messages. From now on, the client may send turns."""
         assert self._hello is not None  # hello comes first
         self._codec = TurnCodec(client, self._hello.spaces, self._names)
 
     def turns(self, request: environment_pb2.PlayRequest) -> tuple[DialledTurn, ...]:
-        """Takes another message.
+        """Takes a later message.
 
         Returns:
             Its turns, in order.
 
         Raises:
-            InvalidTurnError: It is no such message, or a turn breaks a rule. The message names the environment, and
-                the agent if there is one.
-            InvalidTensorError: An observation does not fit its space, or has a value that is not allowed.
-            LimitExceededError: There are too many names of episodes' values.
+            InvalidTurnError: The message has no turns, or a turn breaks a rule. The message of the error identifies the
+                environment and the agent.
+            InvalidTensorError: An observation does not fit its space, or has a forbidden value.
+            LimitExceededError: The clients use too many names of episodes' values.
         """
         if request.WhichOneof("kind") != "turns" or not request.turns.turns:
             raise InvalidTurnError(
@@ -83,10 +83,10 @@ class DialledStream:
         return tuple(map(self._turn, request.turns.turns))
 
     def answer(self, environment: int) -> tuple[Agent, ...]:
-        """Notes that the actions of an environment are sent.
+        """Notes that the server sends the actions of an environment.
 
         Returns:
-            The agents that get them, in order: all agents that were RUNNING in its last turn.
+            The agents that receive the actions, in order: all agents that were RUNNING in the last turn.
         """
         episode = self._episodes[environment]
         asking, episode.asking = episode.asking, ()
@@ -103,14 +103,14 @@ class DialledStream:
         environment, where = proto.environment, self._codec.where(proto.environment)
         if environment >= self._hello.n_envs:
             raise InvalidTurnError(
-                f"{where}: there is no such environment; expected a number below {self._hello.n_envs}, as hello.n_envs "
-                "says; correct it"
+                f"{where}: there is no such environment; expected a number below {self._hello.n_envs}, which is "
+                "hello.n_envs; correct it"
             )
         episode = self._episodes.setdefault(environment, _Episode())
         if episode.asking:
             raise InvalidTurnError(
-                f"{where}: a turn came before the actions of the last one were sent; expected at most one turn that "
-                "waits for actions; wait for the answer"
+                f"{where}: a turn arrived before the actions for the last one were sent; expected at most one turn "
+                "that waits for actions; wait for the answer"
             )
         turn = self._codec.turn(proto)
         for agent in turn.agents:
@@ -141,20 +141,20 @@ class DialledStream:
         where = self._codec.where(environment, key, agent)
         if state is not AgentState.REWARDED:
             raise InvalidTurnError(
-                f"{where}: it is {state.name}, but it has ended in this episode; expected no more of it before the "
-                "episode of the environment is over; leave it out"
+                f"{where}: it is {state.name}, but it has ended in this episode; expected no entry for it before the "
+                "episode of the environment is over; omit it"
             )
         if reward:
             raise InvalidTurnError(
                 f"{where}: it gets a reward of {reward}, but it has ended in this episode; expected its last reward in "
-                "the turn that ends it; leave it out"
+                "the turn that ends it; omit it"
             )
 
     def _check_acted(self, episode: _Episode, environment: int, key: str, agent: int) -> None:
         if (key, agent) not in episode.acted:
             raise InvalidTurnError(
                 f"{self._codec.where(environment, key, agent)}: it has an executed_action or chosen_by, but has not "
-                "acted in this episode; expected them only after an action; leave them out"
+                "acted in this episode; expected them only after an action; omit them"
             )
 
     def _check_no_values(self, turn: DialledTurn, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Keeps how long clients have waited for their actions lately, and returns percentiles of it."""
+"""Records the recent times that clients have waited for their actions, and returns percentiles."""
 
 import threading
 from collections import deque
@@ -6,15 +6,15 @@ from typing import Final
 
 import numpy as np
 
-# Actions that are looked at: at 64 clients of 60 Hz, those of the last two seconds.
+# The number of recent answers to keep: two seconds of 64 clients at 60 Hz.
 _KEPT: Final = 8192
 
 
 class Latencies:
-    """The times from a request for actions to the answer, of the last answers. Any thread may call.
+    """The times from request to answer, for recent answers. Safe from any thread.
 
     Attributes:
-        n_noted: The number of all answers so far.
+        n_noted: The total number of answers so far.
     """
 
     def __init__(self) -> None:
@@ -29,10 +29,10 @@ class Latencies:
             self.n_noted += 1
 
     def percentiles(self, *of: float) -> tuple[float, ...]:
-        """Returns percentiles of the times, in seconds; 0 without any.
+        """Returns percentiles of the times, in seconds; 0 without answers.
 
         Args:
-            of: Each in [0, 100].
+            of: The percentiles to return, each in [0, 100].
         """
         with self._lock:
             seconds = np.fromiter(self._seconds, np.float64, len(self._seconds))

@@ -1,4 +1,4 @@
-"""Plays the environments of one client over any transport: reads its turns, and writes the actions."""
+"""Serves the environments of one client over any transport: reads turns, and writes actions."""
 
 import asyncio
 import contextlib
@@ -28,16 +28,16 @@ _log = logging.getLogger(__name__)
 
 # Returns the next message of the client, serialised; None once it has closed its side.
 Receive: TypeAlias = Callable[[], Awaitable[bytes | None]]
-# Sends a serialised message, once the transport takes it.
+# Sends a serialised message as soon as the transport accepts it.
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 _NO_NAME: Final = "client-"
 
 
 class LoopCalls:
-    """Runs functions in the thread of an event loop, which it wakes once for many of them. Any thread may call.
+    """Runs functions in the thread of an event loop, and wakes the loop once for many functions. Safe from any thread.
 
-    A thread that acts answers many clients at once, and each wake-up of the loop is a system call.
+    Each wake-up of the loop is a system call, and the acting thread answers many clients at the same time.
 
     Args:
         loop: The event loop.
@@ -50,7 +50,7 @@ class LoopCalls:
         self._is_woken = False
 
     def __call__(self, function: Callable[[], None]) -> None:
-        """Has a function run soon; does nothing if the loop is closed."""
+        """Schedules a function; no effect if the loop is closed."""
         self._calls.append(function)
         with self._lock:
             if self._is_woken:
@@ -67,17 +67,16 @@ class LoopCalls:
 
 
 class EnvironmentPlay:
-    """The rules and the counts that all streams of a server share. Its event loop alone uses it.
+    """Serves the streams of one server, which share limits and counts. Only the server's event loop uses it.
 
         play = EnvironmentPlay(sink, LoopCalls(asyncio.get_running_loop()))
         await play(receive, send, "ipv4:10.0.0.7:50411")      # for each stream, over gRPC or a WebSocket
 
     Args:
-        sink: Takes the clients and their turns.
+        sink: Receives the clients and their turns.
         calls: Runs functions in the loop.
-        latencies: Notes how long each environment has waited for its actions: from its turn to the answer, as both
-            cross from or to the transport.
-        max_message_bytes: The largest message that a transport takes, in bytes.
+        latencies: Records the time from each environment's turn to the answer, measured at the transport.
+        max_message_bytes: The largest message, in bytes.
     """
 
     def __init__(
@@ -96,17 +95,17 @@ class EnvironmentPlay:
         self._numbers = itertools.count(1)
 
     async def __call__(self, receive: Receive, send: Send, peer: str, *, first: bytes | None = None) -> None:
-        """Plays the environments of one client, until either side ends.
+        """Serves the environments of one client, until either side ends.
 
         Args:
-            receive: Reads from the client. Cancelled in the end.
-            send: Writes to it; another call may wait in `receive` at the same time.
-            peer: Its address, for logs.
-            first: Its first message, if the caller has read it.
+            receive: Reads from the client. Cancelled at the end.
+            send: Writes to the client, even while a call of `receive` waits.
+            peer: The client's address, for logs.
+            first: The client's first message, if the caller has already read it.
 
         Raises:
-            RollcastError: The client broke a rule or was refused, or the sink has ended it with an error. Tell the
-                client, and close the connection.
+            RollcastError: The client broke a rule, the sink refused the client, or the sink ended the stream with an
+                error. Send the error to the client, and close the connection.
         """
         if first is None:
             first = await receive()
@@ -131,28 +130,28 @@ class EnvironmentPlay:
         )
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # An error of the client counts more than that it cannot be written to.
+            # An error of the client is more informative than a failed write to the client.
             reason = next(task for task in tasks if task.done()).result()
         except RollcastError as error:
             reason = str(error)
             raise
         finally:
             tasks[0].cancel()
-            # Not cancelled: gRPC cannot end a call whose first message is broken off, and its client would wait on.
+            # Not cancelled: gRPC cannot end a call whose first message is incomplete, so the client would keep waiting.
             client.stop_writing()
-            # Before any wait, which a server that stops may cancel, too.
+            # Before any wait, because a stopping server may cancel a wait, too.
             self._sink.leave(client, reason)
             _log.info("%s is gone: %s", client.name, reason)
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, receive: Receive, client: "_Client", stream: DialledStream) -> str:
-        """Passes on turns until the client closes its side; returns that as the reason of the end."""
+        """Delivers turns until the client closes its side; returns the reason for the end."""
         while (message := await receive()) is not None:
             turns = stream.turns(request_from_bytes(self._checked(message)))
             if not client.is_welcome:
                 raise MissingMessageError(
-                    f"client {client.name!r} sent turns before it was welcome; expected it to wait; read the first "
-                    "answer, then send turns"
+                    f"client {client.name!r} sent turns before the server's welcome; expected it to wait; read the "
+                    "first answer, then send turns"
                 )
             now = time.monotonic()
             for turn in turns:
@@ -171,7 +170,7 @@ class EnvironmentPlay:
 
 
 class _Answer:
-    """Actions that wait to be written; all of one policy."""
+    """Actions of one policy version that wait to be written."""
 
     __slots__ = ("actions", "policy_version", "progress")
 
@@ -182,16 +181,16 @@ class _Answer:
 
 
 class _Client:
-    """A `DialledClient` over one stream. The three calls of that protocol are safe from any thread.
+    """A `DialledClient` over one stream. Any thread may call the methods of that protocol.
 
     Args:
-        name: Its name.
-        stream: The order of its messages.
+        name: The client's name.
+        stream: Checks the client's messages.
         calls: Runs functions in the stream's event loop.
-        latencies: Notes how long its environments have waited.
+        latencies: Records the waiting times of the client's environments.
 
     Attributes:
-        is_welcome: Whether it may send turns. Set in the loop.
+        is_welcome: Whether the client may send turns. Set in the loop.
         asked_at: The monotonic time of the last turn of each environment.
     """
 
@@ -202,7 +201,7 @@ class _Client:
         self._latencies = latencies
         self.is_welcome = False
         self.asked_at: dict[int, float] = {}
-        # Messages to be written; of the loop, as all below.
+        # Messages to be written. Only the loop uses them and the fields below.
         self._seeds: tuple[int, ...] | None = None
         self._answers: deque[_Answer] = deque()
         self._end: RollcastError | Farewell | None = None
@@ -211,11 +210,11 @@ class _Client:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The client's name."""
         return self._name
 
     def welcome(self, seeds: Sequence[int]) -> None:
-        """Lets it begin; see `DialledClient.welcome`."""
+        """Allows the client to begin; see `DialledClient.welcome`."""
 
         def note() -> None:
             self._seeds = tuple(seeds)
@@ -234,7 +233,7 @@ class _Client:
         self._calls(note)
 
     def end(self, reason: RollcastError | Farewell) -> None:
-        """Ends its stream; see `DialledClient.end`."""
+        """Ends the client's stream; see `DialledClient.end`."""
 
         def note() -> None:
             self._end = self._end or reason
@@ -243,15 +242,15 @@ class _Client:
         self._calls(note)
 
     def stop_writing(self) -> None:
-        """Has `write` return once the message that is on its way is written. Called in the loop."""
+        """Makes `write` return after the message that it is writing. Called in the loop."""
         self._is_over = True
         self._has_more.set()
 
     async def write(self, send: Send, max_message_bytes: int) -> str:
-        """Writes what there is to write until the sink ends the stream; returns the reason.
+        """Writes answers until the sink ends the stream; returns the reason.
 
         Raises:
-            RollcastError: The sink ended it with this error.
+            RollcastError: The sink ended the stream with this error.
         """
         while True:
             await self._has_more.wait()
@@ -272,7 +271,7 @@ class _Client:
                 raise self._end
 
     def _next_answer(self, max_message_bytes: int) -> Iterator[bytes]:
-        """Encodes the next actions, with those of the same policy that follow."""
+        """Encodes the next actions, together with later actions of the same policy."""
         first, now = self._answers.popleft(), time.monotonic()
         actions = first.actions
         while self._answers and self._answers[0].policy_version == first.policy_version:

@@ -1,1 +1,1 @@
-"""History: what a learner and its actors have done, for pages and terminals that watch a run."""
+"""The history of a run for monitoring clients: activities, metrics and events of learner and actors."""

@@ -1,4 +1,4 @@
-"""Encodes the history of a run as protobuf, in messages of bounded size, and back."""
+"""Encodes the history of a run as protobuf messages of bounded size, and decodes it."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ from rollcast.services.status.codec import actor_from_proto, actor_to_proto, sta
 from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import history_pb2
 
-# A message ends with the part of the update that passes so many bytes; one has some kilobytes at most.
+# A message ends with the part of the update that reaches this size. A part has a few kilobytes at most.
 _MESSAGE_BYTES: Final = 1 << 20
 
 _point_fields: Final = same_fields(HistoryPoint)
@@ -43,7 +43,7 @@ def update_to_protos(update: HistoryUpdate) -> Iterator[history_pb2.WatchHistory
         update: The update.
 
     Yields:
-        Its messages; all but the last say that it continues.
+        The update's messages; all except the last are marked as continued.
     """
     proto = history_pb2.WatchHistoryResponse(
         now_s=update.now_s,
@@ -65,7 +65,7 @@ def update_to_protos(update: HistoryUpdate) -> Iterator[history_pb2.WatchHistory
 
 
 def _parts(update: HistoryUpdate) -> Iterator[tuple[str, Message]]:
-    """Yields what an update has many of, with the names of the fields: what never is much first."""
+    """Yields the repeated parts of an update with the names of their fields, the small parts first."""
     for point in update.points:
         yield "points", history_pb2.HistoryPoint(**_point_fields(point))
     for evaluation in update.evaluations:
@@ -88,10 +88,10 @@ def updates_from_protos(protos: Iterable[history_pb2.WatchHistoryResponse]) -> I
     """Decodes the messages of a stream.
 
     Args:
-        protos: The messages, in their order.
+        protos: The messages, in order of arrival.
 
     Yields:
-        The updates, each once its last message has come.
+        The updates, each after its last message.
 
     Raises:
         InvalidInputError: A message does not fit the contract.
@@ -128,7 +128,7 @@ def _update_from(protos: list[history_pb2.WatchHistoryResponse]) -> HistoryUpdat
 
 
 def _with_none(proto: Message, fields: dict[str, Any]) -> dict[str, Any]:
-    """Replaces the values of optional fields that are absent by None."""
+    """Replaces the values of absent optional fields with None."""
     descriptors = proto.DESCRIPTOR.fields_by_name
     return {
         name: None if descriptors[name].has_presence and not proto.HasField(name) else value
@@ -146,7 +146,7 @@ def _event_from_proto(proto: history_pb2.HistoryEvent) -> HistoryEvent:
     try:
         severity = EventSeverity(proto.severity)
     except ValueError:
-        # One of a later version: it is shown, as one that may need attention.
+        # A severity of a later version: show the event as one that may need attention.
         severity = EventSeverity.WARNING
     return HistoryEvent(severity=severity, **_event_fields(proto))
 
@@ -155,8 +155,8 @@ def _curve_from_proto(proto: history_pb2.MetricCurve) -> MetricCurve:
     if not len(proto.time_s) == len(proto.env_steps) == len(proto.values):
         raise InvalidInputError(
             f"the curve of {proto.metric!r} has {len(proto.time_s)} times, {len(proto.env_steps)} steps and "
-            f"{len(proto.values)} values; expected as many of each; use the same version of rollcast here and in the "
-            "learner"
+            f"{len(proto.values)} values; expected the same number of each; use the same version of rollcast here and "
+            "in the learner"
         )
     return MetricCurve(
         metric=proto.metric,

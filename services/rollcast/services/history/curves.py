@@ -1,4 +1,4 @@
-"""Keeps the metrics of a run as curves of bounded length: a full one becomes coarser."""
+"""Keeps the metrics of a run as curves of bounded length, and thins out a full curve."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -24,23 +24,23 @@ class _Value(NamedTuple):
 
 
 class MetricCurves:
-    """The curves of a run's metrics. One thread at a time."""
+    """The curves of a run's metrics. Only one thread at a time may use it."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[_Value]] = {}
 
     def copy(self) -> "MetricCurves":
-        """Returns a copy that later values do not change."""
+        """Returns a copy, which later changes of this object do not affect."""
         copied = MetricCurves()
         copied._values = {metric: values.copy() for metric, values in self._values.items()}
         return copied
 
     def add(self, curve: MetricCurve, began_s: float = 0.0) -> None:
-        """Continues the curve of a metric; does nothing for a new metric if there are too many.
+        """Appends values to the curve of a metric. Ignores a new metric if there are too many metrics.
 
         Args:
             curve: The new values.
-            began_s: The time that its times begin at.
+            began_s: The time that corresponds to 0 in the curve's times.
         """
         if curve.metric not in self._values and len(self._values) >= MAX_METRICS:
             return
@@ -51,12 +51,12 @@ class MetricCurves:
                 drop_densest(values)
 
     def forget_from(self, time_s: float) -> None:
-        """Forgets the values from a time on."""
+        """Drops the values from a time on."""
         for metric, values in self._values.items():
             self._values[metric] = [value for value in values if value.time_s < time_s]
 
     def after(self, after_s: float = -1.0) -> tuple[MetricCurve, ...]:
-        """Returns the values after a time, of every metric that has any."""
+        """Returns the values after a time, for every metric with such values."""
         curves: list[MetricCurve] = []
         for metric, values in self._values.items():
             new = [value for value in values if value.time_s > after_s]
@@ -67,7 +67,7 @@ class MetricCurves:
 
 
 def drop_densest(points: list[_Point], *, but: _Point | None = None) -> None:
-    """Drops the point whose neighbours are nearest to each other in time; never the first or the last.
+    """Drops the point whose neighbours are closest to each other in time, but never the first or last point.
 
     Args:
         points: At least four points, the oldest first.
@@ -78,11 +78,11 @@ def drop_densest(points: list[_Point], *, but: _Point | None = None) -> None:
 
 
 def thinned(evaluations: Iterable[EvaluationPoint], most: int) -> list[EvaluationPoint]:
-    """Returns evaluations without the densest in time if they are too many; the newest of the best ones stays.
+    """Thins out evaluations where they are densest in time. Keeps the newest of the evaluations that set a new best.
 
     Args:
         evaluations: The evaluations, the oldest first.
-        most: How many there may be, at least 4.
+        most: The largest number of evaluations to keep, at least 4.
     """
     points = list(evaluations)
     while len(points) > most:

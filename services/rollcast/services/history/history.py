@@ -1,6 +1,6 @@
-"""Defines the history of a run as values; field by field as `rollcast/v1/history.proto` documents them.
+"""Defines the history of a run as values. `rollcast/v1/history.proto` documents the fields.
 
-Times are seconds since the learner's process began to serve.
+Times are in seconds since the learner began to serve.
 """
 
 import enum
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from rollcast.services.status.status import ActorInfo, LearnerStatus
 
-# uint8 [intervals, states]: the share of each interval spent in each state, in 255ths; a row of zeros is not known.
+# uint8 [intervals, states]: the share of each interval spent in each state, in 255ths; a row of zeros: unknown.
 Shares: TypeAlias = NDArray[np.uint8]
 
-# The trajectories of larger lags count as those of this one.
+# Trajectories with a larger lag are counted under this lag.
 MAX_COUNTED_LAG: Final = 32
 
 
@@ -30,7 +30,7 @@ class LearnerActivity(enum.Enum):
 
 
 class EventSeverity(enum.Enum):
-    """The weight of an event."""
+    """The severity of an event."""
 
     INFO = 1
     WARNING = 2
@@ -94,7 +94,7 @@ class MetricCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lane:
-    """The time of the learner, or of one actor, by state, over consecutive intervals of one length."""
+    """The share of time that the learner, or one actor, spent in each state, for intervals of equal length."""
 
     actor_id: str
     interval_s: float
@@ -102,7 +102,7 @@ class Lane:
     shares: Shares
 
     def __eq__(self, other: object) -> bool:
-        """Returns whether both say the same."""
+        """Returns whether both lanes have the same contents."""
         return isinstance(other, Lane) and (
             (self.actor_id, self.interval_s, self.end_s) == (other.actor_id, other.interval_s, other.end_s)
             and np.array_equal(self.shares, other.shares)
@@ -113,7 +113,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEvent:
-    """Something that has happened."""
+    """An event in a run, with its time and severity."""
 
     time_s: float
     severity: EventSeverity
@@ -136,9 +136,9 @@ class PolicyDelays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryUpdate:
-    """The news of a history; or, as the first one, all that the learner remembers.
+    """The changes of a history. The first update has the whole history that the learner keeps.
 
-    `run` is None in all but the first. `status`, `actors` and `delays` are those of `now_s`.
+    `run` is None in all updates except the first. `status`, `actors` and `delays` describe the time `now_s`.
     """
 
     now_s: float

@@ -1,4 +1,4 @@
-"""Serves HistoryService: the history of a run, behind a Protocol."""
+"""Serves HistoryService, and defines the interface of its source."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -17,27 +17,27 @@ from rollcast.v1 import history_pb2, history_pb2_grpc
 
 
 class HistorySource(Protocol):
-    """The learner as HistoryServicer sees it. Called from many threads."""
+    """The part of a learner that HistoryServicer needs. Many threads call it."""
 
     @property
     def is_over(self) -> bool:
-        """True once training has ended: nothing new will come."""
+        """True if training has ended, so the history is complete."""
 
     def history(self, after_s: float | None) -> HistoryUpdate:
         """Returns the history since a time.
 
         Args:
-            after_s: `now_s` of the last update that the caller has; None: all that is remembered, with the run.
+            after_s: `now_s` of the caller's last update; None: the whole history, with the run.
         """
 
 
 class HistoryServicer(history_pb2_grpc.HistoryServiceServicer):
-    """Serves clients that watch a run.
+    """Serves monitoring clients.
 
     Args:
-        source: The learner's memory.
-        gate: Tells when the server stops; shared with its other services.
-        refusals: The clients refused or held back lately, for the status.
+        source: The learner's history.
+        gate: Signals that the server stops; shared with the server's other services.
+        refusals: Records recently refused or throttled clients, for the status.
     """
 
     def __init__(self, source: HistorySource, gate: StreamGate, refusals: Refusals) -> None:
@@ -58,7 +58,7 @@ class HistoryServicer(history_pb2_grpc.HistoryServiceServicer):
                 if update.status.phase is Phase.FINISHED:
                     return
         except NotReadyError:
-            # The server stops: the end of training is among the last events.
+            # The server stops: the end of training may be among the last events.
             yield from update_to_protos(self._update(after_s))
             raise
 

@@ -1,1 +1,1 @@
-"""Answers actors that have their observations computed elsewhere: messages, and the stream of one actor."""
+"""The protocol of central inference: messages, and the stream of one actor."""

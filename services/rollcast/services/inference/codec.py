@@ -1,4 +1,4 @@
-"""Encodes questions and answers of central inference, and decodes them with all checks."""
+"""Encodes, decodes and checks the questions and answers of central inference."""
 
 import math
 from typing import Any, Final, NamedTuple
@@ -29,7 +29,7 @@ _ACTION_MASK: Final = "action_mask"
 
 
 class _Leaf(NamedTuple):
-    """A leaf of a substep's observation as a policy sees it: `frames` is (K,) with a frame stack."""
+    """A leaf of a policy's input in a substep. `frames` is (K,) with a frame stack."""
 
     path: str
     schema: LeafSchema
@@ -51,11 +51,11 @@ def network_from_bytes(message: bytes) -> tuple[InferenceNetwork, bytes]:
     """Decodes the first request of a stream.
 
     Returns:
-        The network, and the digest of its message.
+        The network, and the digest of the message.
 
     Raises:
         UnreadableMessageError: The bytes do not parse.
-        MissingMessageError: It is another message.
+        MissingMessageError: The message is of another kind.
         ProtocolMismatchError: The actor speaks another version.
         InvalidInputError: A space or the architecture is malformed.
     """
@@ -76,7 +76,7 @@ def network_from_bytes(message: bytes) -> tuple[InferenceNetwork, bytes]:
 
 
 class QuestionCodec:
-    """Encodes and decodes the questions of one network. Any thread may call.
+    """Encodes and decodes the questions of one network. Safe from any thread.
 
     Args:
         network: The network.
@@ -113,12 +113,12 @@ class QuestionCodec:
         ).SerializeToString()
 
     def from_bytes(self, message: bytes) -> Question:
-        """Decodes a question; its arrays are read-only, but for the state.
+        """Decodes a question; its arrays are read-only, except the state.
 
         Raises:
             UnreadableMessageError: The bytes do not parse.
-            MissingMessageError: It is another message.
-            InvalidTensorError: It does not fit the network, or a value is not allowed.
+            MissingMessageError: The message is of another kind.
+            InvalidTensorError: The question does not fit the network, or has a forbidden value.
         """
         request = _parsed(message)
         if request.WhichOneof("kind") != "question":
@@ -156,11 +156,11 @@ class QuestionCodec:
         Args:
             message: The message.
             n: N of the question.
-            n_parameters: P of its substep.
+            n_parameters: P of the question's substep.
 
         Raises:
             UnreadableMessageError: The bytes do not parse.
-            InvalidTensorError: It does not fit the question, or a number is not finite.
+            InvalidTensorError: The answer does not fit the question, or a number is not finite.
         """
         try:
             proto = inference_pb2.InferResponse.FromString(message)
@@ -181,7 +181,7 @@ class QuestionCodec:
 
 
 def answer_to_bytes(inferred: Inferred | None) -> bytes:
-    """Encodes an answer; None: that of an opening."""
+    """Encodes an answer; None: the answer to the first request."""
     if inferred is None:
         return b""
     parameters, state = inferred.parameters, inferred.state
@@ -201,7 +201,7 @@ def _parsed(message: bytes) -> inference_pb2.InferRequest:
 
 def _unreadable(message: bytes, name: str, error: DecodeError) -> UnreadableMessageError:
     return UnreadableMessageError(
-        f"{len(message)} bytes came that do not parse as a rollcast.v1.{name} ({error}); expected one; see "
+        f"{len(message)} received bytes do not parse as a rollcast.v1.{name} ({error}); expected one; see "
         "inference.proto"
     )
 

@@ -1,4 +1,4 @@
-"""Defines the questions and answers of central inference, and the server that answers."""
+"""Defines the questions and answers of central inference, and the interface of its server."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,10 +17,10 @@ from rollcast.services.wire.tensors import wire_array
 
 @dataclass(frozen=True, slots=True)
 class InferenceNetwork:
-    """The policy that an actor acts with.
+    """The spaces and the architecture of an actor's policy.
 
     Attributes:
-        spaces: The spaces by substep key, as the learner orders them.
+        spaces: The spaces by substep key, in the learner's order.
         spec: The architecture.
     """
 
@@ -29,14 +29,14 @@ class InferenceNetwork:
 
 
 class Question(NamedTuple):
-    """Observations for which parameters are wanted.
+    """Observations for which an actor needs the parameters of its action distributions.
 
     Attributes:
-        policy_version: The version that the actor has.
+        policy_version: The version of the actor's policy.
         weights_digest: The `weights_digest` of that version.
         substep_key: The substep.
         observation: `[N, ...]` for every leaf, in the order of the space; with a frame stack `[N, K, ...]`.
-        state: float32 `[N, S]` of a recurrent policy, else None.
+        state: float32 `[N, S]` of a recurrent policy, otherwise None.
     """
 
     policy_version: int
@@ -47,18 +47,18 @@ class Question(NamedTuple):
 
     @property
     def n(self) -> int:
-        """N."""
+        """N, the number of observations."""
         return len(next(iter(self.observation.values())))
 
 
 class Inferred(NamedTuple):
-    """An answer.
+    """An answer to a question.
 
     Attributes:
-        policy_version: The version that was computed, or that the server has.
-        parameters: float32 `[N, P]` of the distributions of actions; None: the server has no policy that may stand
-            for the actor's.
-        state: float32 `[N, S]` after the observations; None: the policy is not recurrent.
+        policy_version: The version that computed the parameters; without parameters, the server's version.
+        parameters: float32 `[N, P]`, the parameters of the action distributions; None: the server has no suitable
+            policy.
+        state: float32 `[N, S]`, the recurrent state after the observations; None: the policy is not recurrent.
     """
 
     policy_version: int
@@ -66,32 +66,32 @@ class Inferred(NamedTuple):
     state: NDArray[np.float32] | None = None
 
 
-# Takes the answer, or the error that ends the stream; called from any thread. None answers the opening of a stream.
+# Takes the answer, or the error that ends the stream. Any thread may call it. None answers the opening of a stream.
 TakeAnswer: TypeAlias = Callable[[Inferred | RollcastError | None], None]
 
 
 class InferenceSource(Protocol):
-    """The computer of answers. Any thread may call."""
+    """Computes the answers of central inference. Safe from any thread."""
 
     def stream(
         self, network: InferenceNetwork, digest: bytes
     ) -> AbstractContextManager[Callable[[Question | None, TakeAnswer], None]]:
-        """Keeps a network while a stream is open; streams with the same digest share one.
+        """Keeps a network while a stream is open. Streams whose networks have the same digest share one network.
 
         Args:
             network: The network.
-            digest: The digest of its message.
+            digest: The digest of the network's message.
 
         Returns:
-            The function that asks. None as the question: whether the network can be computed.
+            The function that takes a question. A question of None asks whether the server can compute the network.
 
         Raises:
-            ThrottledError: There are too many networks.
+            ThrottledError: The server already has its largest number of networks.
         """
 
 
 def weights_digest(state: PolicyState) -> bytes:
-    """Returns the digest of a policy's arrays, as inference.proto defines it."""
+    """Returns the digest of a policy's arrays, as defined in inference.proto."""
     digest = xxhash.xxh3_128()
     for name, array in sorted(state.items()):
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""Serves rollcast.v1.InferenceService in an event loop: one coroutine for each stream."""
+"""Serves rollcast.v1.InferenceService in an event loop, with one coroutine for each stream."""
 
 import asyncio
 import time
@@ -18,12 +18,12 @@ INFERENCE_SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceS
 
 
 class InferenceServicer:
-    """Reads the questions of actors, one after the other, and writes the answers. Its event loop alone uses it.
+    """Reads actors' questions, one at a time for each stream, and answers them. Only the event loop uses it.
 
     Args:
         source: Computes the answers.
         calls: Runs functions in the loop.
-        latencies: Notes the time of each answer: from the question to the answer, as both cross from or to gRPC.
+        latencies: Records the time from each question to its answer, measured at gRPC.
     """
 
     def __init__(self, source: InferenceSource, calls: LoopCalls, latencies: Latencies) -> None:
@@ -32,7 +32,7 @@ class InferenceServicer:
         self._latencies = latencies
 
     def handlers(self) -> grpc.GenericRpcHandler:  # type: ignore[type-arg]  # generic in the stubs only
-        """Returns what a server of `grpc.aio` adds."""
+        """Returns the handlers for a server of `grpc.aio`."""
         handler: Any = grpc.stream_stream_rpc_method_handler
         return grpc.method_handlers_generic_handler(INFERENCE_SERVICE, {"Infer": handler(self.infer)})
 

@@ -1,1 +1,1 @@
-"""Messages of actors and learner beside rollouts: joining, what an actor does, evaluations."""
+"""The messages between actors and learner besides rollouts: joining, activity reports, evaluations."""

@@ -1,10 +1,10 @@
-"""Defines an actor's time by state as values; field by field as `rollcast.v1.ActorActivity` documents them."""
+"""Defines an actor's reports on its time in each state, and on its failure."""
 
 import enum
 from dataclasses import dataclass
 from typing import Final
 
-# An actor may say anything.
+# An actor may report any number.
 _MAX_CORES: Final = 1e6
 
 
@@ -21,7 +21,7 @@ class ActingState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorActivity:
-    """An actor's time by state: the seconds in each, by its number, since its process started."""
+    """The time that an actor spent in each state. `rollcast.v1.ActorActivity` documents the fields."""
 
     state: ActingState
     seconds: tuple[float, ...]
@@ -35,7 +35,7 @@ class ActorActivity:
 
 
 def cores_between(earlier: ActorActivity, later: ActorActivity) -> float:
-    """Returns the cores that an actor kept busy between two of its reports; 0.0 if they do not say it."""
+    """Returns the number of cores that an actor kept busy between two of its reports; 0.0 if unknown."""
     seconds, cpu_s = sum(later.seconds) - sum(earlier.seconds), later.cpu_s - earlier.cpu_s
     return min(cpu_s / seconds, _MAX_CORES) if seconds > 0.0 and earlier.cpu_s and cpu_s >= 0.0 else 0.0
 
@@ -45,10 +45,10 @@ class ActorFailure:
     """An exception in an actor.
 
     Attributes:
-        exception_type: Its class, for example `"ValueError"`.
-        message: Its message.
-        traceback: Its traceback, as text.
-        env_seed: The seed of the environments at that time.
+        exception_type: The exception's class, for example `"ValueError"`.
+        message: The exception's message.
+        traceback: The exception's traceback, as text.
+        env_seed: The seed of the environments when the exception occurred.
     """
 
     exception_type: str

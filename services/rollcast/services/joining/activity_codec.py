@@ -1,4 +1,4 @@
-"""Encodes an actor's time by state as protobuf, and back."""
+"""Encodes and decodes actors' activity reports."""
 
 import math
 from typing import Final
@@ -37,10 +37,10 @@ def activity_from_proto(proto: rollout_pb2.ActorActivity, *, actor_id: str) -> A
         actor_id: The actor's name, for the message of an error.
 
     Returns:
-        The report; None if it is of a later version of rollcast, with states that are unknown here.
+        The report; None if a later version of rollcast sent it, with unknown states.
 
     Raises:
-        InvalidInputError: A time is negative or not finite, or one is missing.
+        InvalidInputError: A time is negative, not finite or missing.
     """
     n_states = len(ActingState)
     if len(proto.seconds) < n_states:

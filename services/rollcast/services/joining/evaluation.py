@@ -1,4 +1,4 @@
-"""Defines the work of evaluators, and their reports, as values."""
+"""Defines the plan of an evaluation, and the reports of evaluators."""
 
 import enum
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from typing import Literal, TypeAlias
 
 from rollcast.services.joining.activity import ActorFailure
 
-# The same as an option's values.
+# The values of the option.
 EvalActions: TypeAlias = Literal["likeliest", "drawn", "both"]
 
 
 class EvaluationActions(enum.Enum):
-    """The actions of an evaluation's episodes, with their numbers on the wire."""
+    """The kinds of actions in an evaluation's episodes, with their numbers on the wire."""
 
     LIKELIEST = 0
     DRAWN = 1
@@ -19,7 +19,7 @@ class EvaluationActions(enum.Enum):
 
     @staticmethod
     def of_option(value: EvalActions) -> "EvaluationActions":
-        """Returns the actions that an option asks for."""
+        """Returns the actions for an option's value."""
         return EvaluationActions[value.upper()]
 
     @property
@@ -29,7 +29,7 @@ class EvaluationActions(enum.Enum):
 
     @property
     def kinds(self) -> tuple["EvaluationActions", ...]:
-        """The kinds of actions that are played, in their order: itself, or the two others."""
+        """The kinds of actions to play, in order. BOTH stands for the two other kinds."""
         both = (EvaluationActions.LIKELIEST, EvaluationActions.DRAWN)
         return both if self is EvaluationActions.BOTH else (self,)
 
@@ -39,10 +39,11 @@ class EvaluationPlan:
     """The episodes that an evaluator plays with each policy.
 
     Attributes:
-        n_episodes: Their number, for each kind of actions.
-        seed: The seed from which the seeds of all episodes derive; the same for each policy and each kind.
-        actions: The actions that are played.
-        opponents: Whether the policy plays against random actions, and the versions that come with it.
+        n_episodes: The number of episodes for each kind of actions.
+        seed: The seed from which the seeds of all episodes derive. Each policy and each kind of actions uses the same
+            seeds.
+        actions: The kind of actions to play.
+        opponents: Whether the policy plays against random actions and against the earlier versions in its file.
     """
 
     n_episodes: int
@@ -53,7 +54,7 @@ class EvaluationPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedEpisodes:
-    """Episodes played with one policy; field by field as `rollcast.v1.Evaluation` documents it."""
+    """Episodes played with one policy. `rollcast.v1.Evaluation` documents the fields."""
 
     policy_version: int
     returns: tuple[float, ...]
@@ -69,9 +70,9 @@ class EvaluationReport:
 
     Attributes:
         actor_id: The evaluator's name.
-        incarnation: The number of its process.
-        learner_nonce: The number of the learner whose policy was played.
-        outcome: The episodes that were played, or why the evaluator ends.
+        incarnation: The incarnation of its process.
+        learner_nonce: The nonce of the learner whose policy was played.
+        outcome: The played episodes, or the reason why the evaluator ends.
     """
 
     actor_id: str

@@ -1,4 +1,4 @@
-"""Encodes the reports of evaluators as protobuf, and back; validates everything that needs no knowledge of the plan."""
+"""Encodes and decodes evaluators' plans and reports. Makes all checks of a report that do not need the plan."""
 
 import math
 from typing import Final
@@ -17,10 +17,10 @@ _played_fields: Final = same_fields(PlayedEpisodes, but=("actions",))
 
 
 def evaluation_plan_to_proto(plan: EvaluationPlan) -> rollout_pb2.EvaluationPlan:
-    """Encodes an evaluator's work.
+    """Encodes an evaluator's plan.
 
     Args:
-        plan: The work.
+        plan: The plan.
     """
     return rollout_pb2.EvaluationPlan(
         **_plan_fields(plan),
@@ -29,18 +29,18 @@ def evaluation_plan_to_proto(plan: EvaluationPlan) -> rollout_pb2.EvaluationPlan
 
 
 def evaluation_plan_from_proto(proto: rollout_pb2.EvaluationPlan) -> EvaluationPlan:
-    """Decodes an evaluator's work.
+    """Decodes an evaluator's plan.
 
     Args:
         proto: The message.
 
     Raises:
-        InvalidInputError: The number of episodes is out of its range, or the kind of actions is unknown.
+        InvalidInputError: The number of episodes is out of range, or the kind of actions is unknown.
     """
     if not 1 <= proto.n_episodes <= MAX_EVALUATION_EPISODES:
         raise InvalidInputError(
             f"the learner asks for {proto.n_episodes} episodes with each policy; expected 1 to "
-            f"{MAX_EVALUATION_EPISODES}; correct --eval-episodes there",
+            f"{MAX_EVALUATION_EPISODES}; correct the learner's --eval-episodes",
             limit="max_evaluation_episodes",
         )
     return EvaluationPlan(**_plan_fields(proto), actions=_actions_from_proto(proto.actions, "the learner asks for"))
@@ -74,7 +74,7 @@ def evaluation_report_from_proto(proto: rollout_pb2.ReportEvaluationRequest) -> 
         proto: The message.
 
     Raises:
-        InvalidInputError: It reports nothing, has another number of lengths than of returns, or numbers that cannot be.
+        InvalidInputError: The report is empty, has different numbers of lengths and returns, or has impossible numbers.
     """
     outcome: PlayedEpisodes | ActorFailure
     if proto.HasField("failure"):
@@ -100,21 +100,21 @@ def _played_from_proto(proto: rollout_pb2.Evaluation, actor_id: str) -> PlayedEp
     if counts and (len(counts) > MAX_EVALUATION_OPPONENTS or min(counts) < 1 or sum(counts) != n_returns):
         raise InvalidInputError(
             f"{who} reports {n_returns} returns in parts of {list(counts[:MAX_EVALUATION_OPPONENTS])}; expected at "
-            f"most {MAX_EVALUATION_OPPONENTS} parts of at least 1, and as many returns; correct them",
+            f"most {MAX_EVALUATION_OPPONENTS} parts of at least 1, and the same number of returns; correct them",
             limit="max_evaluation_opponents" if len(counts) > MAX_EVALUATION_OPPONENTS else "",
         )
     most = MAX_EVALUATION_EPISODES * max(len(counts), 1)
     if n_returns != n_lengths or n_returns > most:
         raise InvalidInputError(
-            f"{who} reports {n_returns} returns and {n_lengths} lengths; expected as many of both, at most {most}; "
-            "send one of each for every episode",
+            f"{who} reports {n_returns} returns and {n_lengths} lengths; expected the same number of both, at most "
+            f"{most}; send one of each for every episode",
             limit="max_evaluation_episodes" if n_returns > most else "",
         )
     for episode, (episode_return, length) in enumerate(zip(proto.returns, proto.lengths, strict=True)):
         if not math.isfinite(episode_return):
             raise InvalidInputError(
-                f"{who} reports the return {episode_return} for episode {episode}; expected a finite number; mend the "
-                "environment's rewards"
+                f"{who} reports the return {episode_return} for episode {episode}; expected a finite number; correct "
+                "the environment's rewards"
             )
         if length < 1:
             raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Encodes the failure of an actor or evaluator as protobuf, and back; cuts its texts, which may be of any length."""
+"""Encodes and decodes the failure of an actor or evaluator, and limits the length of its texts."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ _fields: Final = same_fields(ActorFailure)
 
 
 def failure_to_proto(failure: ActorFailure) -> rollout_pb2.ActorFailure:
-    """Encodes a failure, cut so that it fits into a message.
+    """Encodes a failure, with texts cut to fit into a message.
 
     Args:
         failure: The failure.
@@ -21,7 +21,7 @@ def failure_to_proto(failure: ActorFailure) -> rollout_pb2.ActorFailure:
 
 
 def failure_from_proto(proto: rollout_pb2.ActorFailure) -> ActorFailure:
-    """Decodes a failure, and cuts texts that are longer than their limits.
+    """Decodes a failure, with texts cut to their limits.
 
     Args:
         proto: The message.

@@ -12,7 +12,7 @@ PROTOCOL_VERSION = 1
 
 
 class ActorRole(enum.Enum):
-    """The part that an actor plays."""
+    """The role of an actor."""
 
     ACT = 0
     EVALUATE = 1
@@ -23,9 +23,9 @@ class Relay:
     """A relay between actors and their learner.
 
     Attributes:
-        relay_id: Its name, for display only.
-        nonce: A number of its process, one for each address of its learner, not 0. Only a peer that knows it may
-            send for the relay's actors.
+        relay_id: The relay's name, for display only.
+        nonce: A random number, not 0, that the relay's process draws once for each address of its learner. Only a peer
+            with this number may send for the relay's actors.
     """
 
     relay_id: str
@@ -34,7 +34,7 @@ class Relay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOffer:
-    """An actor's offer to act; field by field as `rollcast.v1.JoinRequest` documents it."""
+    """An actor's offer to act. `rollcast.v1.JoinRequest` documents the fields."""
 
     actor_id: str
     process_nonce: int
@@ -54,7 +54,7 @@ class JoinOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAgreement:
-    """The work that a learner gives an actor; field by field as `rollcast.v1.JoinResponse` documents it."""
+    """The work that a learner assigns to an actor. `rollcast.v1.JoinResponse` documents the fields."""
 
     actor_id: str
     slot: int
@@ -71,23 +71,24 @@ class JoinAgreement:
     policy_version: int = 0
     activity_interval_s: float = 0.0
     report_with_rollout: bool = False
-    # The learner's spaces, if it has substeps or members of a Dict in another order; None: the offer's order holds.
+    # The learner's spaces, if their substeps or members of a Dict have another order; None: the offer's order holds.
     spaces: EnvironmentSpaces | None = None
     # An evaluator's work; None for other roles.
     evaluation: EvaluationPlan | None = None
-    # The learner of the same run that wants the actor; then nothing else counts. Empty: this one takes it.
+    # The other learner of the same run that the actor must join instead; all other fields are then ignored. Empty: this
+    # learner accepts the actor.
     learner_address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedActor:
-    """An actor that has joined, with the part of the agreement that its streams need.
+    """An actor that has joined, with the parts of the agreement that its streams need.
 
     Attributes:
         actor_id: The actor's name.
-        incarnation: The number of its process.
-        rollout_shape: The shape of its rollouts.
-        activity_interval_s: Seconds between two reports of its time; 0: none.
+        incarnation: The incarnation of the actor's process.
+        rollout_shape: The shape of the actor's rollouts.
+        activity_interval_s: Seconds between two activity reports; 0: no reports.
     """
 
     actor_id: str

@@ -1,4 +1,4 @@
-"""Encodes Join as protobuf, and back; validates everything that needs no knowledge of the learner."""
+"""Encodes and decodes the messages of Join. Makes all checks that do not need the learner."""
 
 import math
 import re
@@ -27,9 +27,9 @@ from rollcast.v1 import rollout_pb2
 _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
 # A run with a million rollouts a second reaches this number after 150,000 years.
 _MAX_COUNT: Final = 2**62
-# A host's name has at most 253, a unix socket's path 107.
+# A host's name has at most 253 characters, a unix socket's path 107.
 _MAX_ADDRESS_LENGTH: Final = 300
-# These have the contract's names.
+# The fields with the same names in the contract.
 _offer_fields: Final = same_fields(JoinOffer, but=("spaces", "software_version", "peer", "role", "via"))
 _agreement_fields: Final = same_fields(JoinAgreement, but=("spaces", "policy", "n_envs", "evaluation"))
 
@@ -38,7 +38,7 @@ def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
     """Encodes an actor's offer.
 
     Args:
-        offer: The offer; `peer` is left out, the learner sees it itself.
+        offer: The offer. `peer` is not encoded, because the learner sees the actor's address itself.
 
     Raises:
         InvalidSpaceError: A space is not supported.
@@ -53,18 +53,18 @@ def join_offer_to_proto(offer: JoinOffer) -> rollout_pb2.JoinRequest:
 
 
 def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> JoinOffer:
-    """Decodes an actor's offer and validates what can be validated without the learner.
+    """Decodes an actor's offer, and makes all checks that do not need the learner.
 
     Args:
         proto: The request.
-        peer: The caller's address, as gRPC names it.
+        peer: The caller's address, in gRPC's format.
 
     Raises:
-        ProtocolMismatchError: The actor speaks another version of the protocol, or has a role that is unknown here.
+        ProtocolMismatchError: The actor speaks another version of the protocol, or has an unknown role.
         InvalidInputError: The name or the network is malformed, or there are too many environments.
         InvalidSpaceError: A space is malformed or not supported.
         InvalidTensorError: A bound of a space is malformed.
-        LimitExceededError: It has come through too many relays.
+        LimitExceededError: The request has passed through too many relays.
     """
     if proto.protocol_version != PROTOCOL_VERSION:
         raise ProtocolMismatchError(
@@ -92,7 +92,7 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
     if proto.n_envs > MAX_ENVS_PER_ACTOR:
         raise InvalidInputError(
             f"actor {proto.actor_id!r} steps {proto.n_envs} environments; expected at most {MAX_ENVS_PER_ACTOR}, or 0 "
-            "for as many as the learner wants; start more actors",
+            "if the learner decides; start more actors",
             limit="max_envs_per_actor",
         )
     spaces = environment_spaces_from_proto(proto.substeps)
@@ -124,12 +124,12 @@ def relay_from_proto(proto: rollout_pb2.Relay) -> Relay:
         proto: The message.
 
     Raises:
-        InvalidInputError: Its name is malformed, or it has no number.
+        InvalidInputError: The relay's name is malformed, or its nonce is 0.
     """
     name = proto.relay_id
     if not 0 < len(name) <= MAX_ACTOR_ID_LENGTH or not _ACTOR_ID.fullmatch(name) or not proto.nonce:
         raise InvalidInputError(
-            f"a relay is called {quoted(name)}{'' if proto.nonce else ' and has nonce 0'}; expected 1 to "
+            f"a relay has the name {quoted(name)}{'' if proto.nonce else ' and has nonce 0'}; expected 1 to "
             f"{MAX_ACTOR_ID_LENGTH} characters of [A-Za-z0-9._-] and a nonce that is not 0; rename the relay"
         )
     return Relay(name, proto.nonce)
@@ -139,7 +139,7 @@ def _via(proto: rollout_pb2.JoinRequest) -> tuple[Relay, ...]:
     if len(proto.via) > MAX_RELAYS_IN_A_ROW:
         names = quoted_names(relay.relay_id for relay in proto.via)
         raise LimitExceededError(
-            f"actor {proto.actor_id!r} comes through {len(proto.via)} relays, {names}; expected at most "
+            f"actor {proto.actor_id!r} joins through {len(proto.via)} relays, {names}; expected at most "
             f"{MAX_RELAYS_IN_A_ROW}; give each relay the address of a learner, or of a relay nearer to it",
             limit="max_relays_in_a_row",
         )
@@ -166,17 +166,17 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
 
     Args:
         proto: The response.
-        offer: The actor's offer, whose number of environments holds if the response has none.
+        offer: The actor's offer. Its number of environments applies if the response has none.
 
     Raises:
-        InvalidInputError: The learner gives no name or another than offered, no incarnation, no work, another number of
-            environments than offered, impossible numbers, an unknown policy, or a malformed space.
-        SpacesMismatchError: The learner gives other spaces than offered.
-        ProtocolMismatchError: The learner has no work for an evaluator, because it does not know of any.
+        InvalidInputError: The response has a missing or different name, no incarnation, no steps, another number of
+            environments than the offer, impossible numbers, an unknown policy, or a malformed space.
+        SpacesMismatchError: The response has other spaces than the offer.
+        ProtocolMismatchError: The learner does not support evaluators.
     """
     if offer.role is ActorRole.EVALUATE and not proto.HasField("evaluation"):
         raise ProtocolMismatchError(
-            f"the learner takes evaluator {quoted(proto.actor_id)} for an actor; expected a learner that knows "
+            f"the learner treats evaluator {quoted(proto.actor_id)} as an actor; expected a learner that supports "
             "evaluators; install the same rollcast on both sides"
         )
     if not proto.actor_id or proto.incarnation < 1 or proto.n_rollout_steps < 1:
@@ -191,7 +191,7 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
     if not 1 <= n_envs <= MAX_ENVS_PER_ACTOR or offer.n_envs not in (0, n_envs):
         raise InvalidInputError(
             f"the learner agreed to {n_envs} environments for actor {proto.actor_id!r}, which offered "
-            f"{offer.n_envs or 'as many as it wants'}; expected what was offered, or 1 to {MAX_ENVS_PER_ACTOR}; "
+            f"{offer.n_envs or 'any number'}; expected the offered number, or 1 to {MAX_ENVS_PER_ACTOR}; "
             "install the same rollcast on both sides, or set --envs-per-actor here"
         )
     policy = policy_spec_from_proto(proto.policy)
@@ -203,7 +203,7 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
 
 
 def _check_redirect(address: str, offer: JoinOffer) -> None:
-    """Refuses an address that no actor can follow, or that was not asked for."""
+    """Refuses an address that no actor can follow, or a redirect that the actor did not accept."""
     if not address:
         return
     if not offer.follows_redirect:

@@ -1,1 +1,1 @@
-"""Limits the memory and the work that a peer may cause, and counts its calls, streams and bytes."""
+"""Limits the memory and the work that a peer may cause: counts calls, streams and bytes."""

@@ -1,4 +1,4 @@
-"""Bounds how often an actor may report its time."""
+"""Limits the rate of an actor's activity reports."""
 
 import time
 from collections.abc import Callable
@@ -8,15 +8,15 @@ from rollcast.services.limits.limits import ACTIVITIES_AHEAD, MAX_ACTIVITY_RATE
 
 
 class ActivityRate:
-    """The reports that one stream may still send: a limit, which no actor that does as it was asked ever meets.
+    """A limit on the activity reports of one stream. An actor that follows the learner's interval never reaches it.
 
-    Reports may come late and together, for the learner reads nothing while it waits for room: the number over the
-    stream's whole time counts.
+    The learner does not read while it waits for memory, so reports may arrive late and together. The limit therefore
+    applies to the number of reports over the stream's whole duration.
 
     Args:
-        interval_s: The interval that the learner has asked for; 0: it wants no reports.
-        actor_id: The actor's name, for the message of the error.
-        clock: Returns monotonic seconds; replaced in tests.
+        interval_s: The interval that the learner has requested; 0: no reports.
+        actor_id: The actor's name, for messages.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, interval_s: float, *, actor_id: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,10 +30,10 @@ class ActivityRate:
         """Counts a report.
 
         Returns:
-            False if the learner has asked for none: it is to be ignored.
+            False: ignore the report, because the learner has requested no reports.
 
         Raises:
-            LimitExceededError: There were too many.
+            LimitExceededError: The actor sent too many reports.
         """
         self._n_reports += 1
         open_s = self._clock() - self._began

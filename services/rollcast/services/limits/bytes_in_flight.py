@@ -1,4 +1,4 @@
-"""Bounds the memory of rollouts that are being received or wait to be taken, for all streams together."""
+"""Limits the memory of incoming and waiting rollouts, for all streams together."""
 
 import logging
 import threading
@@ -15,25 +15,26 @@ from rollcast.services.process.waiting import wait_for
 
 _log = logging.getLogger(__name__)
 
-# A stream that waits longer is noted for the status, when it looks next whether its caller is still there.
+# A stream that waits longer is recorded for the status, at its next check whether the caller is still connected.
 _NOTED_S: Final = 0.5
 # A stream that sends fewer bytes of a rollout within `stalled_stream_s` counts as stalled.
 _PROGRESS_BYTES: Final = 64 << 10
 
 
 class BytesInFlight:
-    """A bounded amount of memory for the rollouts of all streams. Safe from any thread.
+    """The memory budget for the rollouts of all streams. Safe from any thread.
 
-    A stream is charged for the bytes that it has sent, message by message, not for those that its header declares.
+    The bytes of the messages that have arrived count, not the size in a rollout's header.
 
-    Invariants: all streams together hold at most `max_bytes_in_flight`. Incomplete rollouts, except that of one stream,
-    the favourite, hold at most `max_bytes_in_flight - max_rollout_bytes`. So the favourite always finishes: complete
-    rollouts leave when the learner takes them, and the rest has room for the largest rollout. If there is no favourite,
-    the first stream that waits becomes it. Waiting streams get room in the order in which they asked.
+    Invariants: all streams together hold at most `max_bytes_in_flight`. Incomplete rollouts hold at most
+    `max_bytes_in_flight - max_rollout_bytes`, except the rollout of one stream, the favourite. So the favourite always
+    finishes: complete rollouts leave when the learner takes them, and the remaining memory suffices for the largest
+    rollout. Without a favourite, the first waiting stream becomes the favourite. Waiting streams get memory in the
+    order of their requests.
 
     Args:
         limits: `max_bytes_in_flight`, at least `max_rollout_bytes`, and `stalled_stream_s`.
-        refusals: Notes the clients that wait or are ended.
+        refusals: Records the clients that wait, and the clients whose streams this object ends.
     """
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, refusals: Refusals | None = None) -> None:
@@ -42,7 +43,7 @@ class BytesInFlight:
         self._refusals = refusals or Refusals()
         self._lock = threading.Lock()  # guards everything below, and `n_bytes` and `is_half_sent` of streams
         self._n_bytes = 0
-        # Of the streams whose rollout is incomplete.
+        # The bytes of the streams whose rollout is incomplete.
         self._n_half_sent = 0
         self._favourite: StreamBytes | None = None
         self._streams: dict[StreamBytes, None] = {}
@@ -50,22 +51,22 @@ class BytesInFlight:
 
     @property
     def n_bytes(self) -> int:
-        """The bytes that are held now."""
+        """The bytes that all streams hold now."""
         return self._n_bytes
 
     @property
     def n_waiting(self) -> int:
-        """The streams that wait for room."""
+        """The number of streams that wait for memory."""
         return len(self._waiting)
 
     @contextmanager
     def stream(self, who: str, *, cancel: Callable[[], None], is_active: Callable[[], bool]) -> Iterator["StreamBytes"]:
-        """Yields the account of one stream, which sends one rollout at a time; gives everything back at the end.
+        """Yields the account of one stream, which sends one rollout at a time. Releases all its bytes at the end.
 
         Args:
             who: The stream's actor, for messages.
             cancel: Ends the stream from any thread.
-            is_active: Returns whether the caller is still there.
+            is_active: Returns whether the client is still connected.
         """
         stream = StreamBytes(self, who, cancel, is_active)
         with self._lock:
@@ -78,7 +79,7 @@ class BytesInFlight:
                 del self._streams[stream]
 
     def end_stalled(self) -> None:
-        """Ends the streams that do not continue a rollout. Call it regularly."""
+        """Ends the streams that have not continued a rollout in time. Call this regularly."""
         before = time.monotonic() - self._limits.stalled_stream_s
         with self._lock:
             stalled = [
@@ -97,7 +98,7 @@ class BytesInFlight:
             stream.cancel()
 
     def _hold(self, stream: "StreamBytes", n_bytes: int, *, completes: bool) -> bool:
-        """Takes room for a stream, waiting if necessary; returns whether it had to wait."""
+        """Takes memory for a stream, and waits if necessary. Returns whether the stream had to wait."""
         with self._lock:
             has_turn = not self._waiting or stream is self._favourite
             waits = n_bytes > 0 and not (has_turn and self._fits(stream, n_bytes, completes=completes))
@@ -108,18 +109,18 @@ class BytesInFlight:
                 if completes and stream is self._favourite:
                     self._favourite = None
             finally:
-                # Only now: what this stream takes is no room for the next.
+                # Only now, because the memory that this stream takes is not free for the next.
                 self._wake_next()
             return waits
 
     def _set(self, stream: "StreamBytes", n_bytes: int, *, is_half_sent: bool) -> None:
-        """Sets what a stream holds. Called with the lock held."""
+        """Sets the bytes that a stream holds. Called with the lock held."""
         self._n_half_sent += n_bytes * is_half_sent - stream.n_bytes * stream.is_half_sent
         self._n_bytes += n_bytes - stream.n_bytes
         stream.n_bytes, stream.is_half_sent = n_bytes, is_half_sent
 
     def _wake_next(self) -> None:
-        """Wakes the streams that may have room now: the first that waits, and the favourite. With the lock held."""
+        """Wakes the streams that may continue: the first waiting one, and the favourite. Called with the lock held."""
         if self._waiting:
             self._waiting[0].changed.notify()
         if self._favourite is not None:
@@ -137,7 +138,7 @@ class BytesInFlight:
         return n_others + n_bytes <= self._max_half_sent
 
     def _may_go_on(self, stream: "StreamBytes", n_bytes: int, *, completes: bool) -> bool:
-        """Returns whether a waiting stream has its turn, and room. Called with the lock held."""
+        """Returns whether it is a waiting stream's turn, and its bytes fit. Called with the lock held."""
         if stream is not self._favourite:
             if self._waiting[0] is not stream:
                 return False
@@ -147,7 +148,7 @@ class BytesInFlight:
         return self._fits(stream, n_bytes, completes=completes)
 
     def _wait_for_room(self, stream: "StreamBytes", n_bytes: int, *, completes: bool) -> None:
-        """Waits in the order of asking. Called with the lock held."""
+        """Waits in the order of the requests. Called with the lock held."""
         self._waiting.append(stream)
         started, noted = time.monotonic(), False
 
@@ -166,8 +167,8 @@ class BytesInFlight:
         try:
             if not wait_for(stream.changed, may_go_on, is_active=is_active):
                 raise NotReadyError(
-                    f"{stream.who} waited, because rollouts of {self._n_bytes} bytes are already on their way, and "
-                    "its stream ended; expected it to wait for room; join again with backoff and send it again"
+                    f"{stream.who} waited, because rollouts of {self._n_bytes} bytes are already in flight, and its "
+                    "stream ended; expected it to wait; join again with backoff and send the rollout again"
                 )
         finally:
             self._waiting.remove(stream)
@@ -181,7 +182,7 @@ class BytesInFlight:
 
 
 class StreamBytes:
-    """The bytes that one stream holds. Made by `BytesInFlight.stream`; used by the stream's own thread only."""
+    """The bytes that one stream holds. `BytesInFlight.stream` makes it. Only the stream's own thread uses it."""
 
     __slots__ = (
         "_n_unnoted",
@@ -204,18 +205,19 @@ class StreamBytes:
         self.is_active = is_active
         self.n_bytes = 0
         self.is_half_sent = False
-        # Notified when there may be room for it.
+        # Notified when there may be memory for the stream.
         self.changed = threading.Condition(room._lock)
-        # The time since which the actor should send more; None: it should not.
+        # The time since which the stream waits for more bytes from the actor; None: it does not wait.
         self.idle_since: float | None = None
         self._n_unnoted = 0
 
     def hold(self, n_bytes: int, *, completes: bool) -> None:
-        """Waits until there is room for one message.
+        """Waits until the memory for one message is free.
 
         Args:
-            n_bytes: The bytes that it costs: its tensors, and with the first message the objects of the rollout.
-            completes: Whether they complete the rollout; then the stream waits for the learner, not for the actor.
+            n_bytes: The bytes of the message's tensors; for the first message, also the bytes of the rollout's objects.
+            completes: Whether the message completes the rollout. The stream then waits for the learner, not for the
+                actor.
 
         Raises:
             NotReadyError: The stream ended during the wait.
@@ -232,5 +234,5 @@ class StreamBytes:
             self.idle_since = idle_since
 
     def give_back(self) -> None:
-        """Gives back all the room that the stream holds."""
+        """Releases all bytes that the stream holds."""
         self._room._give_back(self)

@@ -1,4 +1,4 @@
-"""Limits calls a second, from all clients and from each host."""
+"""Limits the rate of calls, from all clients together and from each host."""
 
 import time
 from collections.abc import Callable
@@ -16,12 +16,12 @@ _BURST_S: Final = 2.0
 class CallRate:
     """Refuses calls above the rates of `limits`. Safe from any thread.
 
-    Unary calls count, and streams when they are opened; credits bound what travels in a stream. Calls over a unix
-    socket do not count: file modes decide who may open one.
+    Unary calls and opened streams count. Messages in a stream do not count, because credits limit them. Calls over a
+    unix socket do not count, because file modes control access to the socket.
 
     Args:
         limits: `calls_per_second` and `calls_per_second_per_host`.
-        clock: Returns the time in seconds; replaced in tests.
+        clock: Returns the time in seconds.
         is_fixed: True: no option raises the limits.
     """
 
@@ -33,13 +33,13 @@ class CallRate:
         )
 
     def exceeded(self, peer: str) -> str:
-        """Counts a call, or what counts as one.
+        """Counts a call, or an event that counts as a call.
 
         Args:
             peer: The caller, as gRPC names it.
 
         Returns:
-            The exceeded limit, if there was no room for it; else an empty string.
+            The name of the exceeded limit; empty if no limit was exceeded.
         """
         if peer.startswith("unix"):
             return ""

@@ -1,4 +1,4 @@
-"""Reserves descriptors for the process itself, however many clients connect: it also writes files."""
+"""Reserves file descriptors for the process itself, so that clients cannot occupy all of them."""
 
 import contextlib
 import logging
@@ -6,31 +6,32 @@ from typing import Final
 
 try:
     import resource
-except ModuleNotFoundError:  # Windows, where sockets are no descriptors
+except ModuleNotFoundError:  # Windows, where sockets are not file descriptors
     resource = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
 
-# For files, pipes to processes, and connections of its own; half of all descriptors where there are few.
+# The descriptors reserved for files, pipes to processes, and outgoing connections; at most half of all descriptors.
 _OWN: Final = 512
-# The limit that a server asks for: enough for several addresses, and programs that go through all take no time.
+# The soft limit that a server requests. It suffices for several addresses, and is small enough for programs that loop
+# over all descriptors.
 _ENOUGH: Final = 65_536
 
 
 def room_for_connections(wanted: int) -> int:
-    """Returns how many connections a server may take, and raises the process's soft limit of descriptors for them.
+    """Returns the number of connections that a server may accept. Raises the soft limit of descriptors if needed.
 
-    A process without a free descriptor accepts no client, and writes neither a checkpoint nor its log.
+    A process without a free descriptor cannot accept a client, write a checkpoint, or write its log.
 
     Args:
-        wanted: Connections that the server would take.
+        wanted: The number of connections that the server would accept.
     """
     if resource is None:
         return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _ENOUGH if hard == resource.RLIM_INFINITY else min(_ENOUGH, hard)
     if soft != resource.RLIM_INFINITY and soft < enough:
-        with contextlib.suppress(ValueError, OSError):  # a system may have a lower limit than it says
+        with contextlib.suppress(ValueError, OSError):  # a system may have a lower limit than it reports
             resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -38,8 +39,8 @@ def room_for_connections(wanted: int) -> int:
     room = max(soft - min(_OWN, soft // 2), 1)
     if room < wanted:
         _log.warning(
-            "this process may have %d descriptors, of which clients get %d instead of max_connections, %d; expected "
-            "%d; raise `ulimit -n`, or lower --limits.max-connections",
+            "this process may have %d descriptors, so clients get %d instead of max_connections, %d; expected %d; "
+            "raise `ulimit -n`, or lower --limits.max-connections",
             soft,
             room,
             wanted,

@@ -1,4 +1,4 @@
-"""Bounds the calls whose headers have come but whose request has not, in number and in time."""
+"""Limits the number and the duration of half-open calls, whose headers have arrived but whose request has not."""
 
 import contextlib
 import logging
@@ -28,23 +28,23 @@ class _HalfOpenCall:
 
 
 class HalfOpenCalls:
-    """Bounds the calls that wait for their request, each of which holds a thread. Safe from any thread.
+    """Limits the calls that wait for their request, because each of them occupies a thread. Safe from any thread.
 
-    A request nearly always comes with its headers, so an honest call is half open for a moment only. Invariant: at most
-    `max_half_open_calls` are half open, and at most `max_half_open_calls_per_host` of one host. One call too many is
-    let in, and the oldest one, of its host or of all, is ended. So a caller that sends nothing only ends its own calls,
-    and a call that sends its request is answered. Each call has a deadline.
+    A request nearly always arrives with its headers, so an honest call is half open only for a moment. Invariant: at
+    most `max_half_open_calls` calls are half open, and at most `max_half_open_calls_per_host` calls of one host. A call
+    above a limit ends the oldest half-open call of its host, or of all hosts. So a client that sends no requests ends
+    only its own calls, and honest calls are answered. Each half-open call has a deadline.
 
     Args:
         limits: `max_half_open_calls`, `max_half_open_calls_per_host`, `request_s` and `stalled_stream_s`.
-        refusals: Notes the calls that were ended.
+        refusals: Records the ended calls.
     """
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, refusals: Refusals | None = None) -> None:
         self._limits = limits
         self._refusals = refusals or Refusals()
         self._lock = threading.Lock()  # guards all below
-        self._calls: dict[_HalfOpenCall, None] = {}  # in the order of coming
+        self._calls: dict[_HalfOpenCall, None] = {}  # in the order of arrival
         self._n_by_host: dict[str, int] = {}
         self._n_untold = 0
         self._tell_at = 0.0
@@ -56,7 +56,7 @@ class HalfOpenCalls:
         Args:
             peer: The caller, as gRPC names it.
             cancel: Ends the call from any thread.
-            is_large: Whether its request may be large or is one of a stream; then its deadline is `stalled_stream_s`.
+            is_large: Whether the request may be large or is part of a stream. The deadline is then `stalled_stream_s`.
         """
         limit = "stalled_stream_s" if is_large else "request_s"
         deadline = time.monotonic() + getattr(self._limits, limit)
@@ -74,7 +74,7 @@ class HalfOpenCalls:
                 self._forget(call)
 
     def end_late(self) -> None:
-        """Ends the calls whose request has not arrived in time. Call it regularly."""
+        """Ends the calls whose request has not arrived in time. Call this regularly."""
         now = time.monotonic()
         with self._lock:
             late = [call for call in self._calls if call.deadline < now]
@@ -83,7 +83,7 @@ class HalfOpenCalls:
         self._end(late)
 
     def _take_one_too_many(self, host: str) -> _HalfOpenCall | None:
-        """Forgets and returns the oldest call if there are too many. Called with the lock held."""
+        """Removes and returns the oldest call if there are too many. Called with the lock held."""
         if self._n_by_host[host] > self._limits.max_half_open_calls_per_host:
             oldest = next(call for call in self._calls if call.host == host)
             oldest.limit = "max_half_open_calls_per_host"
@@ -96,7 +96,7 @@ class HalfOpenCalls:
         return oldest
 
     def _forget(self, call: _HalfOpenCall) -> None:
-        """Stops counting a call; does nothing the second time. Called with the lock held."""
+        """Stops counting a call. Idempotent. Called with the lock held."""
         if call not in self._calls:
             return
         del self._calls[call]

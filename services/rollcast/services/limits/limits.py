@@ -1,9 +1,9 @@
 """Declares every limit on the memory and the work that a peer may cause.
 
-An error caused by a limit names it in lower case, `max_rank`, as `RollcastError.limit`; over the wire the name is
-`limit` in the metadata of its google.rpc.ErrorInfo. docs/reference/limits.md has the table.
+An error caused by a limit contains the limit's name in lower case, such as `max_rank`, as `RollcastError.limit`. On the
+wire, the metadata of google.rpc.ErrorInfo contain this name as `limit`. docs/reference/limits.md lists all limits.
 
-Constants in capitals are part of the contract: both sides rely on them. An operator can change those in `Limits`.
+Constants in capitals are part of the protocol: both sides rely on them. Operators can change the limits in `Limits`.
 """
 
 from dataclasses import dataclass, fields
@@ -19,8 +19,8 @@ MAX_FRAME_BYTES: Final = 1 << 20
 # Dimensions of a tensor.
 MAX_RANK: Final = 32
 
-# Nesting depth of a space; elements and leaves, over all substeps. Bounds are materialised, some 18 bytes an element; a
-# 1080p RGB frame has 6.2 million elements.
+# Nesting depth of a space; elements and leaves, over all substeps. Bounds are materialised, about 18 bytes for each
+# element; a 1080p RGB frame has 6.2 million elements.
 MAX_SPACE_DEPTH: Final = 16
 MAX_SPACE_ELEMENTS: Final = 1 << 23
 MAX_SPACE_LEAVES: Final = 1024
@@ -37,9 +37,9 @@ MAX_NETWORK_LENGTH: Final = 512
 # Hidden layers of a policy's network. `MAX_POLICY_BYTES` bounds their sizes.
 MAX_HIDDEN_LAYERS: Final = 64
 
-# The largest memory of a recurrent policy; its weights alone then have 512 MiB.
+# The largest recurrent size of a policy; its weights alone then have 512 MiB.
 MAX_RECURRENT_SIZE: Final = 4096
-# Frames that a policy sees at once; each row of an update has as many.
+# Frames that a policy sees at once. Each row of an update has this many frames.
 MAX_FRAME_STACK: Final = 64
 
 # Relays between an actor and its learner; relays of one learner at once; parts in one message of a relay.
@@ -52,13 +52,13 @@ MAX_OPENINGS_PER_S: Final = 10
 # Names of actors that a learner remembers; beyond that, it forgets the actor that has been gone for longest.
 MAX_REMEMBERED_ACTORS: Final = 16384
 
-# Evaluators that may be connected at once, and episodes that one plays with a policy.
+# Evaluators that may be connected at once, and episodes that an evaluator plays with a policy.
 MAX_EVALUATORS: Final = 4
 MAX_EVALUATION_EPISODES: Final = 10_000
-# Opponents of an evaluated policy: those that are kept, the first of all, and random play.
+# Opponents of an evaluated policy: the kept versions, the first version, and random actions.
 MAX_EVALUATION_OPPONENTS: Final = 32
 
-# Characters that are kept of the message of a failure or refusal, and of a traceback: what is longer is cut.
+# Characters that are kept of the message of a failure or refusal, and of a traceback. Longer texts are cut.
 MAX_REASON_LENGTH: Final = 2000
 MAX_TRACEBACK_LENGTH: Final = 8000
 
@@ -67,18 +67,18 @@ MAX_EVENT_STATISTICS: Final = 256
 MAX_VALUES_PER_EPISODE: Final = 1024
 MAX_GROUPING: Final = 8
 MAX_NAME_LENGTH: Final = 128
-# Names of the values that environments which dial in report at the end of episodes, of all clients of an actor: half of
-# a rollout's statistics, so that its policy's events have room.
+# Names of the values that the environments of all clients of an actor report at the end of episodes: half of a
+# rollout's statistics. The other half remains for the policy's events.
 MAX_EPISODE_VALUE_NAMES: Final = 128
 
 # A policy and one message of it, in bytes, as a subscriber accepts them.
 MAX_POLICY_BYTES: Final = 1 << 30
 MAX_CHUNK_BYTES: Final = 1 << 20
-# A policy that is sent with an acknowledgement, in bytes: a larger one would keep the acknowledgement waiting.
+# A policy that is sent with an acknowledgement, in bytes. A larger policy would delay the acknowledgement.
 MAX_CREDITED_POLICY_BYTES: Final = 64 << 10
-# A policy that comes without a base may be so many times larger than its compressed bytes; weights are 3 times larger.
+# The largest ratio of a policy's size to its compressed bytes, if it arrives without a base. For weights it is about 3.
 MAX_POLICY_EXPANSION: Final = 16
-# Versions that a learner keeps, in number and bytes, because the next one may be sent as the difference to one of them.
+# Versions that a learner keeps as bases of later deltas, in number and bytes.
 MAX_KEPT_POLICIES: Final = 16
 MAX_KEPT_POLICY_BYTES: Final = 256 << 20
 
@@ -89,21 +89,22 @@ MAX_TIMEOUT_S: Final = 3600.0
 MIN_INTERVAL_S: Final = 0.1
 MAX_INTERVAL_S: Final = 3600.0
 
-# Time between two reports of an actor's time that a learner asks for, in seconds: of the first actors, and of each
-# where there are many or behind relays. It takes so many times as many over a stream's life, and so many more at once.
+# The interval between an actor's activity reports that a learner requests, in seconds: for the first actors, and for
+# each actor of many or behind a relay. Over a stream's duration, the learner accepts MAX_ACTIVITY_RATE times this rate,
+# and ACTIVITIES_AHEAD reports more.
 ACTIVITY_INTERVAL_S: Final = 1.0
 LONGEST_ACTIVITY_INTERVAL_S: Final = 2.0
 MAX_ACTIVITY_RATE: Final = 2
 ACTIVITIES_AHEAD: Final = 10
 
-# Deadlines of unary calls, in seconds, as the contract has them: of an ordinary call; of one that brings a whole
-# policy; of one that waits for the running update to end. An actor that is told to stop must end within 10 s, whatever
-# call it is in: then an engine kills it.
+# Deadlines of unary calls, in seconds, as in the contract: of an ordinary call; of a call that returns a whole policy;
+# of a call that waits for the running update. A container engine kills an actor 10 s after the request to stop, so the
+# actor must end earlier, even during a call.
 CALL_TIMEOUT_S: Final = 5.0
 POLICY_TIMEOUT_S: Final = 30.0
 UPDATE_TIMEOUT_S: Final = 60.0
 
-# The longest wait that may be asked for, in seconds. poll(2) counts milliseconds in 31 bits, which are 24 days.
+# The longest wait that a caller may request, in seconds. poll(2) counts milliseconds in 31 bits, which are 24 days.
 LONGEST_WAIT_S: Final = 2_000_000.0
 
 # Rollouts that wait for credit in one stream's uplink, on the actor's side.
@@ -112,27 +113,30 @@ MAX_WAITING_ROLLOUTS: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of a server that an operator can change, for all clients together and for each one.
+    """The configurable limits of a server, for all clients together and for each client.
 
     `rollcast.services.limits.settings` has the settings.
 
     Attributes:
-        max_actors: Actors that may be alive at once.
-        max_connections: TCP connections that are open at once.
-        max_streams_per_connection: Calls that are open on one connection; further ones wait at the client.
-        max_rollout_bytes: The tensors of one rollout, in bytes.
-        max_bytes_in_flight: The received tensors of all rollouts that are incomplete or wait to be taken, in bytes. If
-            there is no room, the server stops reading and the actor waits.
-        calls_per_second: Calls of all clients, including opened streams; twice as many in a burst. Unix sockets and
-            health checks are exempt.
-        calls_per_second_per_host: Calls from one address.
-        max_half_open_calls: Calls whose request has not come; above that, the oldest of them is ended.
-        max_half_open_calls_per_host: The same for calls from one address.
-        request_s: Seconds that a client may take to send the request of its call. Requests that may be large, and the
-            first of a stream of requests, have `stalled_stream_s`.
+        max_actors: The largest number of live actors.
+        max_connections: The largest number of open TCP connections.
+        max_streams_per_connection: The largest number of open calls on one connection; further calls wait at the
+            client.
+        max_rollout_bytes: The largest size of one rollout's tensors, in bytes.
+        max_bytes_in_flight: The largest size of the received tensors of all incomplete or waiting rollouts, in bytes.
+            At the limit, the server stops reading and the actor waits.
+        calls_per_second: Calls per second of all clients together, including opened streams; twice this number in a
+            burst. Unix sockets and health checks are exempt.
+        calls_per_second_per_host: Calls per second from one address.
+        max_half_open_calls: The largest number of calls whose request has not arrived. Above it, the server ends the
+            oldest of these calls.
+        max_half_open_calls_per_host: The same limit for calls from one address.
+        request_s: Seconds that a client may take to send the request of its call. For requests that may be large, and
+            the first request of a stream, `stalled_stream_s` applies.
         stalled_stream_s: Seconds that a client may take to accept a message, to send a request that may be large, or to
             continue a rollout that it has begun.
-        join_lease_s: Seconds that a joined actor may take to open its stream; then its slot may go to another actor.
+        join_lease_s: Seconds that a joined actor may take to open its stream. Afterwards, another actor may get its
+            slot.
     """
 
     max_actors: int = 64
@@ -150,19 +154,19 @@ class Limits:
 
     @property
     def max_streams(self) -> int:
-        """The streams that may be open at once: two an actor, and eight for operators and foreign subscribers."""
+        """The largest number of open streams: two for each actor, and eight for operators and other subscribers."""
         return 2 * self.max_actors + 8
 
     @property
     def max_calls(self) -> int:
-        """The unary calls answered at once, without probes: one an actor, and eight for operators."""
+        """The largest number of unary calls in progress, without probes: one for each actor, eight for operators."""
         return self.max_actors + 8
 
     def check(self) -> None:
         """Checks that the limits are valid.
 
         Raises:
-            ConfigurationError: A limit is not above 0, or one rollout may be larger than all rollouts together.
+            ConfigurationError: A limit is not above 0, or the limit of one rollout is above the limit of all rollouts.
         """
         for field in fields(self):
             if not (value := getattr(self, field.name)) > 0:

@@ -1,4 +1,4 @@
-"""Remembers the clients that were refused, held back or ended lately, and by which limit, for the status."""
+"""Records which limits recently refused, throttled or disconnected which clients, for the status."""
 
 import threading
 import time
@@ -8,15 +8,15 @@ from typing import Final
 
 from rollcast.services.address import shown_peer
 
-# Older entries are left to the log.
+# Only the log has older entries.
 _LATELY_S: Final = 60.0
-# Entries that are kept; bounded, since a stranger chooses where it calls from.
+# The largest number of entries. It is bounded, because a client can call from many addresses.
 _MAX_KEPT: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttled:
-    """A client that met a limit; field by field as `rollcast.v1.Throttled` documents it."""
+    """A client that reached a limit. `rollcast.v1.Throttled` documents the fields."""
 
     who: str
     limit: str
@@ -25,10 +25,10 @@ class Throttled:
 
 
 class Refusals:
-    """Counts refusals by client and limit. Safe from any thread; of bounded size.
+    """Counts refusals by client and limit. It has a bounded size, and is safe from any thread.
 
     Args:
-        clock: Returns the time in seconds; replaced in tests.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,10 +38,10 @@ class Refusals:
         self._kept: dict[tuple[str, str], tuple[int, float]] = {}
 
     def note(self, who: str, limit: str) -> None:
-        """Notes that a client met a limit.
+        """Records that a client reached a limit.
 
         Args:
-            who: An actor, or the caller's address as `host_of` returns it.
+            who: An actor's name, or the caller's address from `host_of`.
             limit: The limit's name in `rollcast.services.limits.limits`.
         """
         with self._lock:
@@ -63,12 +63,12 @@ class Refusals:
 
 
 def host_of(peer: str) -> str:
-    """Returns a caller's address without the port, which differs for every connection.
+    """Returns a caller's address without the port, because the port differs for every connection.
 
     Args:
-        peer: The caller, as gRPC names it: "ipv4:127.0.0.1:50000", "ipv6:%5B::1%5D:50000", "unix:".
+        peer: The caller, in gRPC's format: "ipv4:127.0.0.1:50000", "ipv6:%5B::1%5D:50000", "unix:".
 
     Returns:
-        "127.0.0.1", "[::1]", "unix": as people write it, see `shown_peer`.
+        The address in the usual notation, for example "127.0.0.1", "[::1]" or "unix"; see `shown_peer`.
     """
     return shown_peer(peer).rpartition(":")[0]

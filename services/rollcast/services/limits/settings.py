@@ -12,12 +12,12 @@ from rollcast.services.settings.resume_rules import FREE
 from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import ProcessSettings
 
-# The type of a setting that is a deadline, in seconds.
+# The type of a setting for a deadline, in seconds.
 TimeoutSeconds = Annotated[float, Field(gt=0, le=LONGEST_WAIT_S)]
 
 
 class LimitSettings(BaseModel):
-    """Limits on what clients may make a server hold and do; docs/reference/limits.md explains each."""
+    """Limits on the memory and work that clients may cause. docs/reference/limits.md explains each limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -68,7 +68,7 @@ class LimitSettings(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Refuses limits that contradict each other; pydantic turns our error into its own."""
+        """Refuses limits that contradict each other; pydantic wraps the error."""
         try:
             Limits(**self.model_dump()).check()
         except ConfigurationError as error:
@@ -82,7 +82,7 @@ class ServerLimitSettings(ProcessSettings):
     max_actors: Annotated[int, Field(ge=1, le=4096)] = setting(
         DEFAULT_LIMITS.max_actors, "Actors that may be connected at once.", FREE
     )
-    limits: LimitSettings = Field(default_factory=LimitSettings, description="Limits on what clients may use.")
+    limits: LimitSettings = Field(default_factory=LimitSettings, description="Limits for clients.")
 
     def server_limits(self) -> Limits:
         """Returns all limits together."""

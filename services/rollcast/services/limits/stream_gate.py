@@ -1,4 +1,4 @@
-"""Bounds the streams and calls that are served at once, so that probes find a free thread, and ends stuck ones."""
+"""Limits concurrent streams and calls, so that probes find a free thread, and ends stuck streams and calls."""
 
 import contextlib
 import logging
@@ -21,13 +21,13 @@ _LOOK_S: Final = 0.25
 
 
 class CallPlace:
-    """The place of one call that is being served. Used by the call's own thread; the gate's thread only looks at it.
+    """The place of one call in progress. The call's own thread uses the place; the gate's thread only reads it.
 
     Args:
-        name: Method and caller, for messages.
+        name: The method and the caller, for messages.
         peer: The caller, as gRPC names it.
         cancel: Ends the call from any thread.
-        patience_s: Seconds that the caller may take to do what `expect` names.
+        patience_s: Seconds that the caller may take for an action announced to `expect`.
     """
 
     __slots__ = ("_cancel", "_patience_s", "awaited", "name", "peer")
@@ -41,7 +41,7 @@ class CallPlace:
         self.awaited: tuple[float, str] | None = None
 
     def expect(self, what: str) -> None:
-        """Starts to wait for the caller.
+        """Starts to wait for an action of the caller.
 
         Args:
             what: The expected action, for the log.
@@ -49,7 +49,7 @@ class CallPlace:
         self.awaited = time.monotonic() + self._patience_s, what
 
     def settle(self) -> None:
-        """Notes that the caller has done it."""
+        """Notes that the caller has done the expected action."""
         self.awaited = None
 
     def end(self) -> None:
@@ -58,21 +58,20 @@ class CallPlace:
 
 
 class StreamGate:
-    """Counts open streams, ends stuck calls, and closes in two steps: first to new streams, then to all.
+    """Counts open streams and ends stuck calls. `drain` refuses new streams, and `stop` ends all streams.
 
     Safe from any thread.
 
-    Invariant: at most `max_streams` streams and `max_calls` unary calls, probes not counted, hold a thread of the
-    server. The threads above that number serve probes, and calls whose request has not come. A stream whose client does
-    not accept a message within `stalled_stream_s` is ended, and so gives back its thread and the old policy that it
-    holds.
+    Invariant: at most `max_streams` streams and `max_calls` unary calls, except probes, hold a thread of the server.
+    The other threads serve probes, and calls whose request has not arrived. The gate ends a stream whose client does
+    not accept a message within `stalled_stream_s`. This releases the stream's thread and its old policy.
 
     Args:
         limits: `max_streams`, `max_calls` and `stalled_stream_s`.
-        refusals: Notes the streams that were ended.
-        look_after: Called whenever the gate looks for stuck streams; they end other things that are stuck.
+        refusals: Records the ended streams.
+        look_after: Functions that end other stuck calls. The gate calls them whenever it checks for stuck streams.
         is_fixed: True: no option raises the limits.
-        has_threads: Whether each stream has a thread; False: an event loop serves all.
+        has_threads: Whether each stream has a thread; False: an event loop serves all streams.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class StreamGate:
         self._or_raise = "" if is_fixed else ", or raise --max-actors of the learner"
         self._refusals = refusals or Refusals()
         self._look_after = look_after
-        self._lock = threading.Lock()  # guards the three below
+        self._lock = threading.Lock()  # guards the three fields below
         self._n_streams = 0
         self._n_calls = 0
         self._places: dict[CallPlace, None] = {}
@@ -98,12 +97,12 @@ class StreamGate:
 
     @property
     def draining(self) -> bool:
-        """True if new streams are refused."""
+        """True if the gate refuses new streams."""
         return self._draining.is_set()
 
     @property
     def stopping(self) -> bool:
-        """True if open streams should end."""
+        """True if open streams must end."""
         return self._stopping.is_set()
 
     def start(self) -> None:
@@ -115,7 +114,7 @@ class StreamGate:
         self._draining.set()
 
     def stop(self) -> None:
-        """Ends open streams too, the next time they look."""
+        """Ends open streams at their next check, and refuses new streams."""
         self._draining.set()
         self._stopping.set()
         self._watch.close()
@@ -131,10 +130,10 @@ class StreamGate:
 
     @contextlib.contextmanager
     def stream(self, method: str, peer: str, cancel: Callable[[], None]) -> Iterator[CallPlace]:
-        """Yields a place for one stream, which has no deadline of its own; gives the place back at the end.
+        """Yields a place for one stream; releases it at the end.
 
         Args:
-            method: Its full name.
+            method: The method's full name.
             peer: The caller, as gRPC names it.
             cancel: Ends the stream from any thread.
 
@@ -144,7 +143,7 @@ class StreamGate:
         """
         place = CallPlace(f"{method} from {shown_peer(peer)}", peer, cancel, self._limits.stalled_stream_s)
         if self.draining:
-            raise NotReadyError("the learner is draining and takes no new stream; expected it to run; try again later")
+            raise NotReadyError("the learner is draining and accepts no stream; expected it to run; try again later")
         with self._lock:
             if self._n_streams >= self._limits.max_streams:
                 raise ThrottledError(
@@ -194,7 +193,8 @@ class StreamGate:
         self._end_stuck()
 
     def _end_stuck(self) -> None:
-        # A method of its own: its names would keep the last call that was looked at until there is another.
+        # A separate method: a local variable of the loop would keep the last inspected call alive until there is
+        # another.
         now = time.monotonic()
         with self._lock:
             places = tuple(self._places)

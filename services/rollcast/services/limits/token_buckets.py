@@ -1,4 +1,4 @@
-"""Bounds how often something may happen, for each of many names and for all together, by token buckets."""
+"""Limits a rate with token buckets, for each name and for all names together."""
 
 import enum
 import threading
@@ -7,19 +7,19 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-# Names that are remembered. A forgotten one starts again with a full bucket.
+# The number of names to keep. A dropped name starts again with a full bucket.
 _MAX_NAMES: Final = 4096
 
 
 class Lack(enum.Enum):
-    """The bucket without a token."""
+    """The bucket that lacks a token."""
 
     OF_NAME = 1
     OF_ALL = 2
 
 
 class _Bucket:
-    """A bucket, full at first. Guarded by the lock of `TokenBuckets`."""
+    """A bucket, initially full. Guarded by the lock of `TokenBuckets`."""
 
     __slots__ = ("_capacity", "_rate", "_tokens", "_updated")
 
@@ -38,13 +38,13 @@ class _Bucket:
 
 
 class TokenBuckets:
-    """A bucket for each name, and one for all. Safe from any thread; of bounded size.
+    """A bucket for each name, and one for all names. It has a bounded size, and is safe from any thread.
 
     Args:
-        per_second: The tokens that all names together have a second.
-        per_second_each: The tokens that one name has a second.
-        burst_s: The seconds whose tokens a bucket holds, and has at first.
-        clock: Returns the time in seconds; replaced in tests.
+        per_second: Tokens per second for all names together.
+        per_second_each: Tokens per second for one name.
+        burst_s: The capacity of a bucket, in seconds of tokens. A bucket starts full.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class TokenBuckets:
         self._by_name: OrderedDict[str, _Bucket] = OrderedDict()
 
     def take(self, name: str) -> Lack | None:
-        """Takes a token of a name, and one of all; returns whose was missing, or None if it has taken both."""
+        """Takes a token from a name's bucket and the common bucket. Returns the empty bucket; None if both had one."""
         with self._lock:
             now = self._clock()
             bucket = self._by_name.pop(name, None) or _Bucket(self._per_second_each, self._burst_s, now)
             self._by_name[name] = bucket
             if len(self._by_name) > _MAX_NAMES:
                 self._by_name.popitem(last=False)
-            # The name's own bucket first: one that has no token takes none from the others.
+            # The name's own bucket first, because a name without a token must not take one from the common bucket.
             if not bucket.has_token(now):
                 return Lack.OF_NAME
             if not self._all.has_token(now):

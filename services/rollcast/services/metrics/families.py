@@ -1,4 +1,4 @@
-"""Collects samples by the name of their metric, as Prometheus wants them; its client is imported to read them."""
+"""Collects samples by metric name, as Prometheus needs them. Iteration imports Prometheus' client."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Literal
@@ -19,18 +19,18 @@ class Families:
         self._samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
 
     def gauge(self, name: str, meaning: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Adds a sample of a value that rises and falls.
+        """Adds a sample of a value that may rise and fall.
 
         Args:
             name: The name, with its unit and without `rollcast_`: `queue_size`.
-            meaning: A line of explanation; that of the first sample counts.
-            value: The value; NaN where it is unknown.
+            meaning: A line of help. The first sample's line applies to all samples of a name.
+            value: The value; NaN if it is unknown.
             labels: The labels of the sample; their names are the same for all samples of a name.
         """
         self._add("gauge", name, meaning, value, labels or {})
 
     def counter(self, name: str, meaning: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Adds a sample of a value that only grows while the process lives; Prometheus adds `_total` to its name."""
+        """Adds a sample of a value that never decreases in a process. Prometheus adds `_total` to the name."""
         self._add("counter", name, meaning, value, labels or {})
 
     def __iter__(self) -> "Iterator[Metric]":

@@ -22,42 +22,42 @@ from rollcast.services.server.binding import check_bindable
 
 logger = logging.getLogger(__name__)
 
-# The server looks every half second whether it is to end.
+# The server checks every half second whether it must end.
 _CLOSE_TIMEOUT_S: Final = 5.0
-# The requests that are answered at once: each has a thread and a descriptor.
+# The number of requests that are answered concurrently. Each has a thread and a file descriptor.
 _MAX_REQUESTS: Final = 16
-# A request has to come, and its answer to be taken, in so many seconds each.
+# The seconds that a client may take to send a request, and to accept the answer.
 _REQUEST_S: Final = 5.0
-# A connection waits so long for another's place.
+# The seconds that a connection waits for the place of another connection.
 _PLACE_S: Final = 1.0
-# Metrics are collected and written down at most so often.
+# The metrics are collected and rendered at most once in this many seconds.
 _FRESH_S: Final = 1.0
 
 Collect = Callable[[], Families]
-# The type that socketserver names: UDP's requests are pairs.
+# The type that socketserver declares: UDP's requests are pairs.
 _Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 
 
 class MetricsServer:
     """An HTTP server for Prometheus: `GET /metrics` collects and returns the metrics, with those of the process.
 
-    It answers in threads of its own. It has neither TLS nor tokens: it gives numbers and the names of actors, and takes
-    nothing. Any number of requests costs the process at most one rendering a second, and 16 threads.
+    The server answers in separate threads. It needs neither TLS nor tokens, because it is read-only and shows only
+    numbers and the names of actors. Any number of requests costs at most one rendering per second, and 16 threads.
 
     Attributes:
-        address: Where it listens, `host:port`.
+        address: The listening address, `host:port`.
     """
 
     def __init__(self, address: str, collect: Collect) -> None:
-        """Binds the address and begins to answer.
+        """Binds the address and starts to answer.
 
         Args:
             address: `host:port`; port 0: any free port.
-            collect: Returns the metrics. Called by any thread, one at a time, at most once a second.
+            collect: Returns the metrics. Any thread calls it, one at a time, at most once per second.
 
         Raises:
             AddressInUseError: Another process has the address.
-            ConfigurationError: The address cannot be taken for another reason, or is no TCP address.
+            ConfigurationError: The server cannot listen at the address for another reason, or it is not a TCP address.
         """
         where = parse_web_address(address)
         check_bindable(where)
@@ -70,7 +70,7 @@ class MetricsServer:
         self.address = f"{address.rpartition(':')[0]}:{self._server.server_port}"
 
     def close(self) -> None:
-        """Ends the server, and waits for it; idempotent."""
+        """Stops the server, and waits until it has ended. Idempotent."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(_CLOSE_TIMEOUT_S)
@@ -82,12 +82,12 @@ class MetricsServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Closes it."""
+        """Closes the server."""
         self.close()
 
 
 class _Collected(Collector):
-    """Passes on what a function returns."""
+    """A collector that returns the result of a function."""
 
     def __init__(self, collect: Collect) -> None:
         self._collect = collect
@@ -97,17 +97,17 @@ class _Collected(Collector):
 
 
 class _Rendered:
-    """The metrics as text, which all requests of a second share. Any thread may ask."""
+    """The metrics as text, shared by all requests within a second. Thread-safe."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._encode, self.content_type = choose_encoder("")
-        self._lock = threading.Lock()  # guards the two below, and lets one thread render
+        self._lock = threading.Lock()  # guards the two fields below; one thread renders at a time
         self._rendered_at = -math.inf
         self._texts: dict[bool, bytes] = {}
 
     def text(self, *, is_compressed: bool) -> bytes:
-        """Returns the text, at most a second old."""
+        """Returns the text, which is at most a second old."""
         with self._lock:
             if time.monotonic() - self._rendered_at > _FRESH_S:
                 self._texts = {False: self._encode(self._registry)}
@@ -118,12 +118,12 @@ class _Rendered:
 
 
 class _Server(ThreadingHTTPServer):
-    """A server with a place for 16 requests; if all are taken, the one that has been there longest makes room.
+    """A server with places for 16 requests. If all are taken, a new request ends the oldest one.
 
-    So idle connections, or those that take no answer, do not keep short requests out.
+    So idle connections, and clients that do not read the answer, do not block short requests.
     """
 
-    # Connections beyond those that wait here are tried again only after a second.
+    # A client retries a connection beyond this backlog only after a second.
     request_queue_size = 128
 
     def __init__(self, where: Address, rendered: _Rendered) -> None:
@@ -131,13 +131,13 @@ class _Server(ThreadingHTTPServer):
             where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         self.rendered = rendered
-        # Guards the requests, the oldest first, with the time until which the client has to do its part.
+        # Guards the requests, the oldest first, with the client's deadline for its next action.
         self._places = threading.Condition()
         self._requests: dict[socket.socket, float] = {}
         super().__init__((str(bound[0]), int(bound[1])), _Handler)
 
     def verify_request(self, request: _Request, client_address: object) -> bool:
-        """Finds a place for a request; returns whether there is one."""
+        """Finds a place for a request. Returns whether it found one."""
         del client_address
         assert isinstance(request, socket.socket), "TCP has no others"
         with self._places:
@@ -151,7 +151,7 @@ class _Server(ThreadingHTTPServer):
         return True
 
     def service_actions(self) -> None:
-        """Ends, twice a second, the requests whose time is up."""
+        """Ends overdue requests. socketserver calls it twice per second."""
         self._cut_until(time.monotonic())
 
     def server_close(self) -> None:
@@ -166,7 +166,7 @@ class _Server(ThreadingHTTPServer):
                     _cut(request)
 
     def note_turn(self, request: socket.socket, *, is_ours: bool) -> None:
-        """Notes that it is this process's turn, or the client's."""
+        """Notes whether this process or the client has to act next."""
         with self._places:
             self._requests[request] = math.inf if is_ours else time.monotonic() + _REQUEST_S
 
@@ -179,7 +179,7 @@ class _Server(ThreadingHTTPServer):
             self._places.notify()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Logs what is not the client's own."""
+        """Logs errors that the client did not cause."""
         del request
         logger.debug("a request of %s for metrics was not answered", client_address, exc_info=True)
 
@@ -213,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _cut(request: socket.socket) -> None:
-    """Ends a connection: the thread that reads from it, or writes to it, continues at once."""
+    """Ends a connection, so that a thread that reads from it or writes to it continues at once."""
     try:
         request.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -1,6 +1,7 @@
 """Serves a process's metrics if it has an address for them.
 
-Imports the server, and with it Prometheus' client and Python's HTTP server, only then: most processes have none.
+The server, Prometheus' client and Python's HTTP server are imported only if needed, because most processes serve no
+metrics.
 """
 
 import contextlib
@@ -16,13 +17,13 @@ def served_metrics(
     """Serves metrics until the body ends.
 
     Args:
-        address: `host:port`; port 0: any free port. None: nothing is served.
-        collect: Returns the metrics. Called by any thread, one at a time, at most once a second.
-        announce: Takes a line that says where they are.
+        address: `host:port`; port 0: any free port. None: no server.
+        collect: Returns the metrics. Any thread calls it, one at a time, at most once per second.
+        announce: Receives a line with the URL of the metrics.
 
     Raises:
         AddressInUseError: Another process has the address.
-        ConfigurationError: The address cannot be taken for another reason, or is no TCP address.
+        ConfigurationError: The server cannot listen at the address for another reason, or it is not a TCP address.
     """
     if address is None:
         yield

@@ -1,4 +1,4 @@
-"""The setting of the address at which a process serves its metrics."""
+"""The setting for the address of a process's metrics."""
 
 from rollcast.services.settings.addresses import WebAddress
 from rollcast.services.settings.resume_rules import FREE
@@ -11,7 +11,7 @@ class MetricsSettings(ProcessSettings):
 
     metrics_address: WebAddress | None = setting(
         None,
-        "Serve metrics for Prometheus over HTTP at this address, host:port (port 0: any free port), under /metrics. "
-        "They are neither encrypted nor protected by a token. Default: none are served.",
+        "Serve metrics for Prometheus over HTTP at this address, host:port (port 0: any free port), under "
+        "/metrics. They are neither encrypted nor protected by a token. Default: no metrics.",
         FREE,
     )

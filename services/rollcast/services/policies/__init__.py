@@ -1,1 +1,1 @@
-"""Sends policies to actors: their values, their bytes, and both ends of PolicyService."""
+"""The distribution of policies to actors: values, encodings, and both sides of PolicyService."""

@@ -1,4 +1,4 @@
-"""Puts the chunks of a policy together again, checks their digest, and decodes them."""
+"""Assembles the chunks of a policy, checks their digest, and decodes them."""
 
 from collections.abc import Collection
 
@@ -17,19 +17,19 @@ from rollcast.v1 import policy_pb2
 
 
 class PolicyAssembler:
-    """Puts chunks together again. Used by one thread; after an error it starts over with the next version.
+    """Assembles policies from chunks. Only one thread may use it. After an error, it continues with the next version.
 
-    Memory never exceeds what has been received, whatever a chunk's header claims; a delta takes as much as the version
-    that it is the difference to, or a bounded multiple of its own bytes.
+    Chunks never take more memory than the received bytes, regardless of the size in a chunk's header. A decoded delta
+    takes the size of its base version, or without a base a bounded multiple of the delta's bytes.
 
     Attributes:
-        encodings: See Args.
-        progress: The progress of training, in [0, 1], that the last version came with; 0 before the first.
+        encodings: The accepted encodings, besides the whole file.
+        progress: The progress of training in the last version, in [0, 1]; 0 before the first.
 
     Args:
         max_policy_bytes: The largest policy to accept.
         encodings: The encodings to accept, besides the whole file.
-        keeps_file: Whether it keeps the last whole file; it does so anyway for `PolicyEncoding.DELTA`.
+        keeps_file: Whether to keep the last whole file. `PolicyEncoding.DELTA` implies this.
     """
 
     def __init__(
@@ -52,22 +52,22 @@ class PolicyAssembler:
 
     @property
     def file(self) -> bytes:
-        """The last whole file, as the learner made it, if files are kept."""
-        assert self._base is not None, "no policy has come, or files are not kept"
+        """The last whole file, as the learner encoded it, if files are kept."""
+        assert self._base is not None, "no policy has arrived, or files are not kept"
         return self._base[1]
 
     def base_digest(self, version: int) -> bytes:
-        """Returns the digest of a version's file, if it is kept for deltas; else nothing."""
+        """Returns the digest of a version's file, if it is kept for deltas; otherwise empty bytes."""
         if self._base is None or self._base[0] != version:
             return b""
         return xxhash.xxh3_128_digest(self._base[1])
 
     def begin(self) -> None:
-        """Drops the chunks of an unfinished version: a new stream begins with the first chunk of another."""
+        """Drops the chunks of an unfinished version, because a new stream begins with a first chunk."""
         self._reset()
 
     def forget_base(self) -> None:
-        """Drops the last file and the chunks of another, so that the next version must come without a base."""
+        """Drops the last file and the unfinished chunks. The next version must therefore not need a base."""
         self._base = None
         self._reset()
 
@@ -78,14 +78,14 @@ class PolicyAssembler:
             chunk: The chunk.
 
         Returns:
-            Version and state_dict when this chunk completes them. The arrays are read-only or not, as safetensors made
-            them; do not write to them.
+            The version and the state_dict if this chunk completes the policy, otherwise None. Do not write to the
+            arrays, because some may be read-only.
 
         Raises:
             InvalidTensorError: A chunk out of order, an encoding that is not accepted, a wrong digest, a delta that is
-                damaged or has another base than the last version, or bytes that are not a safetensors file.
-            LimitExceededError: The policy is above `max_policy_bytes`, a payload above 1 MiB, or a delta without a base
-                expands too much.
+                damaged or has a base that is not kept, or bytes that are not a safetensors file.
+            LimitExceededError: The policy exceeds `max_policy_bytes`, a payload exceeds 1 MiB, or a delta without a
+                base expands too much.
         """
         try:
             return self._add(chunk)
@@ -94,17 +94,17 @@ class PolicyAssembler:
             raise
 
     def add_whole(self, chunk: policy_pb2.PolicyChunk) -> tuple[int, PolicyState]:
-        """Takes a policy that came in one chunk; see `add`.
+        """Takes a policy that arrived in one chunk; see `add`.
 
         Raises:
             InvalidTensorError: The file is damaged, or contains only a part of a policy.
-            LimitExceededError: It is above a limit.
+            LimitExceededError: The policy exceeds a limit.
         """
         self.begin()
         policy = self.add(chunk)
         if policy is None:
             raise InvalidTensorError(
-                f"policy {chunk.version} came with an answer, in one of {chunk.count} chunks; expected all of it in "
+                f"policy {chunk.version} arrived with an answer, in one of {chunk.count} chunks; expected all of it in "
                 "one; check that it is a rollcast learner"
             )
         return policy
@@ -133,13 +133,13 @@ class PolicyAssembler:
         self._reset()
         if len(content) != chunk.total_bytes:
             raise InvalidTensorError(
-                f"policy {chunk.version} has {len(content)} bytes; expected {chunk.total_bytes}, as its chunks say; "
-                "get it again"
+                f"policy {chunk.version} has {len(content)} bytes; expected {chunk.total_bytes}, the value in its "
+                "chunks; get it again"
             )
         if digest != chunk.digest:
             raise InvalidTensorError(
-                f"policy {chunk.version} has digest {digest.hex()}; expected {chunk.digest.hex()}, as its chunks "
-                "say; get it again"
+                f"policy {chunk.version} has digest {digest.hex()}; expected {chunk.digest.hex()}, the value in "
+                "its chunks; get it again"
             )
         if chunk.encoding == policy_pb2.POLICY_ENCODING_DELTA:
             content = self._decode(chunk, content)
@@ -152,22 +152,22 @@ class PolicyAssembler:
         return chunk.version, state
 
     def _decode(self, chunk: policy_pb2.PolicyChunk, delta: bytes) -> bytes:
-        """Returns the file of a version that came as a delta."""
+        """Returns the file of a version that arrived as a delta."""
         base = None
         if chunk.base_version:
             if self._base is None or self._base[0] != chunk.base_version:
                 held = "no version" if self._base is None else f"version {self._base[0]}"
                 raise InvalidTensorError(
-                    f"policy {chunk.version} came as the difference to version {chunk.base_version}; expected one to "
-                    f"{held}, which is here; subscribe again"
+                    f"policy {chunk.version} is a difference to version {chunk.base_version}; expected one to {held}, "
+                    "which is kept here; subscribe again"
                 )
             base = self._base[1]
         file = decode_delta(delta, base, n_bytes=chunk.file_bytes, what=f"policy {chunk.version}")
         digest = xxhash.xxh3_128_digest(file)
         if digest != chunk.file_digest:
             raise InvalidTensorError(
-                f"policy {chunk.version} has digest {digest.hex()} once it is decoded; expected "
-                f"{chunk.file_digest.hex()}, as its chunks say; subscribe again"
+                f"policy {chunk.version} has digest {digest.hex()} after decoding; expected "
+                f"{chunk.file_digest.hex()}, the value in its chunks; subscribe again"
             )
         return file
 
@@ -175,7 +175,7 @@ class PolicyAssembler:
         what = f"policy {chunk.version}, chunk {chunk.index} of {chunk.count}"
         if chunk.encoding not in self._accepted:
             raise InvalidTensorError(
-                f"{what} has encoding {chunk.encoding}; expected one of {sorted(self._accepted)}, as was asked for; "
+                f"{what} has encoding {chunk.encoding}; expected one of {sorted(self._accepted)}, the accepted ones; "
                 "install the same rollcast on both sides"
             )
         if not 0.0 <= chunk.progress <= 1.0:
@@ -192,21 +192,21 @@ class PolicyAssembler:
             )
         if n_bytes > MAX_CHUNK_BYTES or self._n_bytes + n_bytes > chunk.total_bytes:
             raise LimitExceededError(
-                f"{what} has {n_bytes} bytes after {self._n_bytes}; expected at most {MAX_CHUNK_BYTES} a chunk and "
+                f"{what} has {n_bytes} bytes, and the chunks before it have {self._n_bytes}; expected at most "
+                f"{MAX_CHUNK_BYTES} a chunk and "
                 f"{chunk.total_bytes} in all; get the policy again",
                 limit="max_chunk_bytes" if n_bytes > MAX_CHUNK_BYTES else "",
             )
-        # With empty chunks a sender could keep us waiting for ever, one header at a time.
+        # With empty chunks, a sender could keep this subscriber waiting for ever.
         if not n_bytes or chunk.index != len(self._payloads) or not chunk.index < chunk.count <= chunk.total_bytes:
             raise InvalidTensorError(
-                f"{what} came with {n_bytes} bytes; expected chunk {len(self._payloads)}, not empty; get the policy "
-                "again"
+                f"{what} has {n_bytes} bytes; expected chunk {len(self._payloads)}, not empty; get the policy again"
             )
         first = self._first
         if first is not None and _common(first) != _common(chunk):
             raise InvalidTensorError(
-                f"{what} came in the middle of policy {first.version} with {first.count} chunks; expected the rest of "
-                "that policy; get the policy again"
+                f"{what} arrived in the middle of policy {first.version} with {first.count} chunks; expected the rest "
+                "of that policy; get the policy again"
             )
 
     def _reset(self) -> None:
@@ -215,7 +215,7 @@ class PolicyAssembler:
 
 
 def _common(chunk: policy_pb2.PolicyChunk) -> tuple[object, ...]:
-    """Returns what all chunks of a version have in common."""
+    """Returns the fields that all chunks of a version have in common."""
     return (
         *(chunk.version, chunk.count, chunk.total_bytes, chunk.digest),
         *(chunk.encoding, chunk.base_version, chunk.file_bytes, chunk.file_digest, chunk.progress),
@@ -230,6 +230,6 @@ def _parse(file: bytes, chunk: policy_pb2.PolicyChunk) -> PolicyState:
     # KeyError and TypeError come from a dtype that safetensors knows and numpy does not.
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InvalidTensorError(
-            f"policy {chunk.version} is no safetensors file: {error}; expected one; see PolicyChunk"
+            f"policy {chunk.version} is not a safetensors file: {error}; expected one; see PolicyChunk"
         ) from error
     return state

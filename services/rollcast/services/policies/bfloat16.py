@@ -1,4 +1,4 @@
-"""Rounds policies to bfloat16, and writes rounded ones in half the bytes; their arrays stay float32."""
+"""Rounds policies to bfloat16, and writes rounded policies in half the bytes. The arrays stay float32."""
 
 import json
 from typing import Any, Final
@@ -31,12 +31,12 @@ _LENGTH_BYTES: Final = 8
 
 
 def rounded_to_bfloat16(array: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Returns float32 numbers rounded to the nearest that bfloat16 has, ties to even, as float32.
+    """Returns float32 numbers rounded to the nearest bfloat16, ties to even, as float32.
 
-    Finite numbers stay finite: the largest are rounded towards zero. NaN stays NaN.
+    Finite numbers stay finite, because the largest numbers are rounded towards zero. NaN stays NaN.
 
     Args:
-        array: float32, of any shape; it is not changed.
+        array: float32, of any shape. The function does not change it.
     """
     bits = np.ascontiguousarray(array).view(np.uint32)
     rounded = bits + np.uint32(0x7FFF)
@@ -51,14 +51,14 @@ def rounded_to_bfloat16(array: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def narrow_file(file: bytes) -> bytes:
-    """Writes a policy's safetensors file with bfloat16 in place of float32, for every tensor that loses nothing by it.
+    """Writes a policy's safetensors file with bfloat16 in place of float32, for every tensor that stays exact.
 
     Args:
         file: The file, as `encode_policy` makes it.
 
     Returns:
-        A safetensors file of the same tensors, with offsets in their order. safetensors' own writer takes no arrays of
-        numpy for it.
+        A safetensors file of the same tensors, in the same order. safetensors' own writer cannot write bfloat16 from
+        numpy.
     """
     start = _LENGTH_BYTES + int.from_bytes(file[:_LENGTH_BYTES], "little")
     header: dict[str, dict[str, Any]] = json.loads(file[_LENGTH_BYTES:start])
@@ -83,11 +83,11 @@ def read_narrow_file(file: bytes) -> PolicyState:
     """Reads the file of `narrow_file`, or any other safetensors file, with float32 in place of bfloat16.
 
     Args:
-        file: The file; it may come from anywhere.
+        file: The file, which may be untrusted.
 
     Raises:
-        safetensors.SafetensorError: It is no safetensors file.
-        KeyError: It has numbers of another kind.
+        safetensors.SafetensorError: The file is not a safetensors file.
+        KeyError: The file has an unsupported dtype.
     """
     state: dict[str, NDArray[np.generic]] = {}
     for name, tensor in safetensors.deserialize(file):  # type: ignore[no-untyped-call]  # of safetensors

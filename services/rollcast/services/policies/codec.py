@@ -1,4 +1,4 @@
-"""Encodes a policy as the messages that subscribers get, each encoding of a version once; no pickle."""
+"""Encodes a policy as messages for subscribers, without pickle, and each encoding of a version only once."""
 
 import math
 import threading
@@ -23,7 +23,7 @@ _PAYLOAD: Final = policy_pb2.PolicyChunk.PAYLOAD_FIELD_NUMBER
 
 
 class PolicyBase(NamedTuple):
-    """A version that another one can be sent as the difference to."""
+    """A version that can be the base of a delta."""
 
     version: int
     file: bytes
@@ -31,19 +31,20 @@ class PolicyBase(NamedTuple):
 
 
 class EncodedPolicy:
-    """One version of a policy, with each encoding that a subscriber has asked for. Any thread may read it.
+    """One version of a policy, with every encoding that subscribers have requested. Any thread may read it.
 
-    The messages of an encoding are sent by the RPCs as they are. Each is a `GetPolicyResponse` and, byte for byte, a
-    `SubscribePolicyResponse`: both have a PolicyChunk in field 1.
+    RPCs send the messages of an encoding unchanged. Each message is valid as a `GetPolicyResponse` and as a
+    `SubscribePolicyResponse`, because both have a PolicyChunk in field 1.
 
-    Invariant: each encoding is made at most once, by the first thread that asks for it; the others wait.
+    Invariant: the first thread that needs an encoding makes it, and other threads wait. So each encoding is made at
+    most once.
 
     Attributes:
         version: The policy's version, from 1.
-        file: Its safetensors file.
-        progress: The progress of training when it was published, in [0, 1].
+        file: The safetensors file.
+        progress: The progress of training when the version was published, in [0, 1].
         digest: XXH3-128 of the file, 16 bytes.
-        n_bytes: Size of the file.
+        n_bytes: The size of the file, in bytes.
     """
 
     def __init__(self, version: int, file: bytes, progress: float = 0.0) -> None:
@@ -62,7 +63,7 @@ class EncodedPolicy:
 
     @property
     def chunk(self) -> bytes:
-        """The whole file as one serialised PolicyChunk, for a message of another kind; only of at most 1 MiB."""
+        """The whole file as one serialised PolicyChunk, for other messages. The file must have at most 1 MiB."""
 
         def make() -> tuple[bytes, ...]:
             head, payload = next(self._chunks(self.file, policy_pb2.PolicyChunk()))
@@ -80,21 +81,21 @@ class EncodedPolicy:
         return self._once(PolicyEncoding.BFLOAT16, make)
 
     def as_base(self) -> PolicyBase:
-        """Returns the part that later versions need, without the messages."""
+        """Returns this version as the base of later deltas, without the messages."""
         return PolicyBase(self.version, self.file, self.digest)
 
     def delta(self, base: PolicyBase | None) -> tuple[bytes, ...]:
         """Returns the messages for `PolicyEncoding.DELTA`, or of the whole file if a delta would not be smaller.
 
         Args:
-            base: The version that the subscriber has; None, or one with a file of another size: a file of zeros.
+            base: The subscriber's version. If it is None or has a file of another size, a file of zeros replaces it.
         """
         if base is not None and len(base.file) != self.n_bytes:
             base = None
 
         def make() -> tuple[bytes, ...]:
             delta = encode_delta(self.file, None if base is None else base.file)
-            # A receiver without a base refuses what is compressed too well to be weights.
+            # A receiver without a base refuses a delta that is compressed too well to be weights.
             if len(delta) >= self.n_bytes or (base is None and self.n_bytes > MAX_POLICY_EXPANSION * len(delta)):
                 return self.chunks
             head = policy_pb2.PolicyChunk(
@@ -105,7 +106,8 @@ class EncodedPolicy:
             )
             return self._cut(delta, head)
 
-        # By both: versions that are equal have one digest, and behind a relay two learners' have one number.
+        # By version and digest: two equal versions have the same digest, and behind a relay two learners' versions may
+        # have the same number.
         return self._once((PolicyEncoding.DELTA, None if base is None else (base.version, base.digest)), make)
 
     def _once(self, key: Hashable, make: Callable[[], tuple[bytes, ...]]) -> tuple[bytes, ...]:
@@ -114,16 +116,16 @@ class EncodedPolicy:
         return once.get(make)
 
     def _cut(self, content: bytes, head: policy_pb2.PolicyChunk) -> tuple[bytes, ...]:
-        """Returns the messages for bytes; `head` is what all chunks have in common. Copies the bytes once."""
+        """Splits bytes into messages, and copies them once. `head` has the fields that all chunks have in common."""
         return tuple(
             seal_joined(open_field(b"", _CHUNK, len(opened) + len(payload)), opened, payload)
             for opened, payload in self._chunks(content, head)
         )
 
     def _chunks(self, content: bytes, head: policy_pb2.PolicyChunk) -> Iterator[tuple[bytes, memoryview]]:
-        """Yields the serialised chunks for bytes, each up to its payload, and the payload: together one chunk.
+        """Yields each serialised chunk in two parts: the fields before the payload, and the payload.
 
-        As protobuf would write it, with the payload last; that would copy the payload three times.
+        The result equals protobuf's, with the payload last, but protobuf would copy the payload three times.
         """
         head.version, head.total_bytes, head.digest = self.version, len(content), xxhash.xxh3_128_digest(content)
         head.progress = self.progress
@@ -135,10 +137,10 @@ class EncodedPolicy:
 
 
 class _Once:
-    """Messages that are made once."""
+    """Messages that are made at their first use, once."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # held while they are made
+        self._lock = threading.Lock()  # held while the messages are made
         self._messages: tuple[bytes, ...] | None = None
 
     def get(self, make: Callable[[], tuple[bytes, ...]]) -> tuple[bytes, ...]:
@@ -149,7 +151,7 @@ class _Once:
 
 
 def encode_policy(version: int, state: PolicyState, progress: float = 0.0) -> EncodedPolicy:
-    """Serialises a version, in some 0.2 ms a MiB; call it once for each version.
+    """Serialises a version. Call this once for each version.
 
     Args:
         version: The policy's version, from 1.
@@ -157,7 +159,7 @@ def encode_policy(version: int, state: PolicyState, progress: float = 0.0) -> En
         progress: The progress of training, in [0, 1].
 
     Returns:
-        The version, for any number of subscribers.
+        The encoded version, for any number of subscribers.
 
     Raises:
         InvalidTensorError: An array has a dtype that is not on the whitelist.

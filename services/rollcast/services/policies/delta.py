@@ -1,8 +1,8 @@
-"""Writes a policy as its difference to an earlier version: XOR, byte planes, zstd. Lossless.
+"""Writes a policy losslessly as its difference from an earlier version: XOR, byte planes, zstd.
 
-Between two versions most numbers keep their sign, their exponent and some of their mantissa: these bytes of the XOR are
-0. In planes, all first bytes of four and so on, they are long runs of zeros. Of numbers that were rounded to bfloat16,
-two of the four planes are nothing but zeros.
+Between two versions, most numbers keep their sign, exponent and part of the mantissa, so these bytes of the XOR are 0.
+Byte planes (all first bytes of the numbers, then all second bytes, and so on) collect these zeros in long runs. For
+numbers rounded to bfloat16, two of the four planes are all zeros.
 """
 
 from typing import Any, Final
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from rollcast.services.errors import InvalidTensorError, LimitExceededError
 from rollcast.services.limits.limits import MAX_POLICY_EXPANSION
 
-# float32, of which nearly all of a policy consists; other numbers come through just as well, only larger.
+# The bytes of a float32, the dtype of nearly all numbers of a policy. Other numbers only compress less.
 _N_PLANES: Final = 4
-# Fast: higher levels take ten times as long for a few hundredths of the size.
+# A fast level: higher levels take ten times as long, and save a few hundredths of the size.
 _LEVEL: Final = 1
 
 
 def encode_delta(file: bytes, base: bytes | None) -> bytes:
-    """Returns a file as its difference to another.
+    """Returns a file as its difference from a base.
 
     Args:
         file: The file.
@@ -37,37 +37,36 @@ def encode_delta(file: bytes, base: bytes | None) -> bytes:
 
 
 def decode_delta(delta: bytes, base: bytes | None, *, n_bytes: int, what: str) -> bytes:
-    """Returns the file that `encode_delta` was given.
+    """Returns the file that `encode_delta` has encoded.
 
     Args:
-        delta: What it returned; it may come from anywhere.
-        base: The file that it was given as base.
-        n_bytes: The size of the file, as its sender says. Nothing is allocated before it was compared with what the
-            receiver knows, and with what `delta` says of itself.
-        what: What it is, for messages.
+        delta: The result of `encode_delta`, which may be untrusted.
+        base: The base that was given to `encode_delta`.
+        n_bytes: The size of the file, as the sender claims. Before it allocates memory, the function compares this size
+            with the header of `delta`, and with `base` or a limit.
+        what: The name of the file, for messages.
 
     Raises:
-        InvalidTensorError: The sizes contradict each other, or the bytes are not what zstd makes.
-        LimitExceededError: Without a base, the file would be too many times larger than `delta`.
+        InvalidTensorError: The sizes contradict each other, or the bytes are not valid zstd.
+        LimitExceededError: There is no base, and the file would exceed the allowed multiple of `delta`.
     """
     if base is not None and len(base) != n_bytes:
         raise InvalidTensorError(
-            f"{what} has {n_bytes} bytes; expected {len(base)}, as the version that it is the difference to; "
-            "get it again"
+            f"{what} has {n_bytes} bytes; expected {len(base)}, the size of its base version; get it again"
         )
     if base is None and n_bytes > MAX_POLICY_EXPANSION * len(delta):
         raise LimitExceededError(
-            f"{what} has {n_bytes} bytes, compressed to {len(delta)}; expected at most {MAX_POLICY_EXPANSION} times as "
-            "many; get it again, in another encoding",
+            f"{what} has {n_bytes} bytes, compressed to {len(delta)}; expected at most {MAX_POLICY_EXPANSION} times "
+            "its compressed size; get it again, in another encoding",
             limit="max_policy_expansion",
         )
     try:
         claimed = zstandard.frame_content_size(delta)
         if claimed != n_bytes:
             raise InvalidTensorError(
-                f"{what} is compressed from {claimed} bytes; expected {n_bytes}, as its chunks say; get it again"
+                f"{what} is compressed from {claimed} bytes; expected {n_bytes}, the value in its chunks; get it again"
             )
-        # The window is part of what decompressing allocates; a whole file in one frame needs no larger one.
+        # The window is part of the allocated memory. A whole file in one frame needs no larger window.
         decompressor = zstandard.ZstdDecompressor(max_window_size=max(n_bytes, 1024))
         planes = np.frombuffer(decompressor.decompress(delta, allow_extra_data=False), np.uint8)
     except zstandard.ZstdError as error:
@@ -85,7 +84,7 @@ def decode_delta(delta: bytes, base: bytes | None, *, n_bytes: int, what: str) -
 
 
 def _whole(array: NDArray[np.uint8]) -> int:
-    """Returns the bytes in whole words."""
+    """Returns the number of bytes in whole words."""
     return len(array) // _N_PLANES * _N_PLANES
 
 

@@ -1,4 +1,4 @@
-"""The forms in which a version of a policy can be sent; all of them bring the same numbers."""
+"""Defines the encodings of a policy version for subscribers. All encodings carry the same numbers."""
 
 from enum import Enum
 from typing import Final
@@ -8,14 +8,14 @@ from rollcast.v1 import policy_pb2
 
 
 class PolicyEncoding(Enum):
-    """A form in which a version is sent; see `rollcast.v1.PolicyEncoding`."""
+    """An encoding of a version; see `rollcast.v1.PolicyEncoding`."""
 
     FULL = policy_pb2.POLICY_ENCODING_UNSPECIFIED
     BFLOAT16 = policy_pb2.POLICY_ENCODING_BFLOAT16
     DELTA = policy_pb2.POLICY_ENCODING_DELTA
 
 
-# By the names that people choose from: what a subscriber takes.
+# The encodings that a subscriber accepts, by the value of the option.
 ENCODINGS: Final[dict[PolicyEncodingName, tuple[PolicyEncoding, ...]]] = {
     "full": (),
     "bfloat16": (PolicyEncoding.BFLOAT16,),

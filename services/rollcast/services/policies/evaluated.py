@@ -1,22 +1,22 @@
-"""Defines the versions that are to be evaluated, as the learner's server sees them."""
+"""Defines the interface through which the learner's server gets the versions for evaluators."""
 
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from rollcast.services.policies.codec import EncodedPolicy
 
-# The refusal of an evaluator, at each of its calls.
+# The error for every call of an evaluator.
 NO_EVALUATIONS: Final = (
-    "this run evaluates no policies; expected a learner with --eval-interval-s or --eval-interval-steps; start it with "
+    "this run has no evaluations; expected a learner with --eval-interval-s or --eval-interval-steps; start it with "
     "one of them"
 )
 
 
 class WaitForVersion(Protocol):
-    """Waits for the next version that an evaluator is to play with."""
+    """Waits for the next version that an evaluator must play."""
 
     def __call__(self, timeout_s: float) -> EncodedPolicy | None:
-        """Returns the version; None if none was due in time, or the evaluator still has to report the one before.
+        """Returns the version; None if no version was due in time, or the report on the previous version is missing.
 
         Raises:
             ActorReplacedError: Another process has joined under the evaluator's name.
@@ -25,19 +25,19 @@ class WaitForVersion(Protocol):
 
 
 class EvaluatedPolicies(Protocol):
-    """The versions that are to be evaluated. Called from many threads."""
+    """The versions for evaluators. Many threads call it."""
 
     def subscription(
         self, evaluator_id: str, incarnation: int, *, holds_version: int
     ) -> AbstractContextManager[WaitForVersion]:
-        """Opens an evaluator's subscription, which replaces the one before.
+        """Opens an evaluator's subscription, which replaces the evaluator's previous subscription.
 
         Args:
             evaluator_id: The evaluator's name.
-            incarnation: The number of its process.
-            holds_version: The version that it plays with; 0: none.
+            incarnation: The incarnation of the evaluator's process.
+            holds_version: The version that the evaluator is playing; 0: none.
 
         Raises:
-            UnknownActorError: It has not joined.
+            UnknownActorError: The evaluator has not joined.
             ActorReplacedError: A later incarnation has joined.
         """

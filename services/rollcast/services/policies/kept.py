@@ -1,4 +1,4 @@
-"""Keeps the versions that subscribers hold, so that a later one can be sent as the difference to them."""
+"""Keeps the policy versions that subscribers have, as bases for deltas."""
 
 import threading
 from collections.abc import Iterable
@@ -10,14 +10,15 @@ from rollcast.services.policies.encodings import PolicyEncoding
 
 
 class KeptPolicies:
-    """The versions that were sent last to subscribers which take deltas. Any thread may call.
+    """The last sent versions of subscribers that accept deltas. Safe from any thread.
 
-    Invariant: at most `max_policies`, and beyond the newest one at most `max_bytes`. Versions that no open subscription
-    holds are dropped first, then the oldest. A subscriber whose version is gone gets an encoding without a base.
+    Invariant: it keeps at most `max_policies` versions, and at most `max_bytes` besides the newest version. It first
+    drops versions that no open subscription holds, then the oldest versions. A subscriber whose version was dropped
+    gets an encoding without a base.
 
     Args:
-        max_policies: The number of versions.
-        max_bytes: The bytes of their files.
+        max_policies: The largest number of versions.
+        max_bytes: The largest total size of the versions' files, in bytes.
     """
 
     def __init__(self, max_policies: int = MAX_KEPT_POLICIES, max_bytes: int = MAX_KEPT_POLICY_BYTES) -> None:
@@ -30,27 +31,27 @@ class KeptPolicies:
         return len(self._kept)
 
     def find(self, version: int, digest: bytes) -> PolicyBase | None:
-        """Returns a version, if it is kept and its file has the digest."""
+        """Returns a kept version whose file has this digest; otherwise None."""
         with self._lock:
             kept = self._kept.get(version)
             return kept if kept is not None and kept.digest == digest else None
 
     def hold(self, policy: PolicyBase) -> None:
-        """Keeps a version that a subscription holds from now on."""
+        """Keeps a version for a subscription, until the subscription releases it."""
         with self._lock:
             self._kept[policy.version] = policy
             self._holders[policy.version] = self._holders.get(policy.version, 0) + 1
             self._make_room()
 
     def release(self, version: int) -> None:
-        """Notes that a subscription does not hold a version any more; it may come back for it soon."""
+        """Notes that a subscription no longer holds a version. A reconnect may need it, so it stays for now."""
         with self._lock:
             self._holders[version] -= 1
             if not self._holders[version]:
                 del self._holders[version]
 
     def _make_room(self) -> None:
-        """Forgets versions while there are too many. Called with the lock held."""
+        """Drops versions while there are too many. Called with the lock held."""
         while len(self._kept) > 1 and (
             len(self._kept) > self._max_policies
             or sum(len(kept.file) for kept in self._kept.values()) > self._max_bytes
@@ -61,15 +62,15 @@ class KeptPolicies:
 
 
 class PolicyEncoder:
-    """Chooses the encoding of each version for one subscription. Used by the subscription's thread.
+    """Chooses the encoding of each version for one subscription. Only the subscription's thread uses it.
 
     Use it as a context manager.
 
     Args:
         kept: The versions that all subscriptions share.
-        encodings: What the subscriber takes, besides the whole file.
+        encodings: The encodings that the subscriber accepts, besides the whole file.
         version: The version that the subscriber has; 0: none.
-        digest: The digest of its file; empty: it has no file.
+        digest: The digest of that version's file; empty: the subscriber has no file.
     """
 
     def __init__(self, kept: KeptPolicies, encodings: Iterable[PolicyEncoding], version: int, digest: bytes) -> None:
@@ -85,10 +86,10 @@ class PolicyEncoder:
         self._release()
 
     def chunks(self, encoded: EncodedPolicy) -> tuple[bytes, ...]:
-        """Returns the messages of a version, in the smallest encoding that the subscriber takes."""
+        """Returns the messages of a version, in the smallest encoding that the subscriber accepts."""
         if PolicyEncoding.DELTA in self._encodings:
             base = self._kept.find(self._version, self._digest)
-            # Before the old one is released: it is needed until the delta is made.
+            # Before the old version is released, because the delta needs it.
             self._kept.hold(encoded.as_base())
             self._release()
             self._version, self._digest, self._holds = encoded.version, encoded.digest, True

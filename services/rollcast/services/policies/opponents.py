@@ -1,4 +1,4 @@
-"""Carries the opponents of a policy that is to be evaluated in its own file, as arrays with names of their own."""
+"""Stores the opponents of a policy under evaluation in the policy's file, as arrays with prefixed names."""
 
 import re
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ _NAME: Final = re.compile(r"opponents\.(\d{1,20})/(.+)", re.DOTALL)
 
 
 def with_opponents(state: PolicyState, opponents: Mapping[int, PolicyState]) -> PolicyState:
-    """Returns the arrays of a policy and of the versions that it is to play against.
+    """Returns the arrays of a policy together with the arrays of its opponents.
 
     Args:
         state: The policy's arrays.
-        opponents: The arrays of each opponent, by its version.
+        opponents: The arrays of each opponent, by the opponent's version.
     """
     theirs = {
         f"opponents.{version}/{name}": array for version, arrays in opponents.items() for name, array in arrays.items()
@@ -27,7 +27,7 @@ def with_opponents(state: PolicyState, opponents: Mapping[int, PolicyState]) -> 
 
 
 def without_opponents(state: PolicyState) -> tuple[PolicyState, dict[int, PolicyState]]:
-    """Returns a policy's own arrays, and those of each opponent by its version, in rising order."""
+    """Returns a policy's own arrays, and the arrays of each opponent by version, in ascending order."""
     own: dict[str, NDArray[np.generic]] = {}
     theirs: dict[int, dict[str, NDArray[np.generic]]] = {}
     for name, array in state.items():

@@ -1,4 +1,4 @@
-"""Policies as their files, checked, for relays."""
+"""Subscribes to policies as checked files, for relays."""
 
 from collections.abc import Iterator
 
@@ -10,15 +10,15 @@ from rollcast.services.policies.subscription import PolicySubscription
 
 
 class EncodedSubscription:
-    """A stream of every new policy, checked, ready to be sent on. Iterate in one thread; `cancel` from any.
+    """A stream of every new policy, checked and ready for forwarding. Any thread may call `cancel`.
 
     Args:
         channel: The channel to the learner.
         target: The learner's address, for messages.
-        assembler: Says which encodings to ask for, over several subscriptions; it keeps the last file.
-        evaluator_id: An evaluator's name; empty: every version comes.
+        assembler: Determines the accepted encodings, and keeps the last file across subscriptions.
+        evaluator_id: An evaluator's name; empty: every version.
         incarnation: The evaluator's incarnation.
-        after_version: Skip versions up to this one; of an evaluator: the version that it plays with.
+        after_version: Skip versions up to this version; for an evaluator, the version that it is evaluating.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class EncodedSubscription:
 
     @property
     def heard_at(self) -> float:
-        """The time of the last message, or of the opening, by `time.monotonic`."""
+        """The time of the last message, or of the call's start, by `time.monotonic`."""
         return self._policies.heard_at
 
     @property
     def is_cancelled(self) -> bool:
-        """True once `cancel` was called: the iteration then ends without an error."""
+        """True if `cancel` was called, so the iteration ends without an error."""
         return self._policies.is_cancelled
 
     def cancel(self) -> None:

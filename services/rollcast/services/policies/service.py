@@ -1,4 +1,4 @@
-"""Serves PolicyService: sends the newest weights to subscribers, and acts; sees the learner through a Protocol."""
+"""Serves PolicyService: sends the newest weights to subscribers, and computes actions."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -21,17 +21,17 @@ from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Obs
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
 from rollcast.v1 import policy_pb2, tensor_pb2
 
-# Seconds that a subscription waits before it checks that its subscriber is still there.
+# Seconds that a subscription waits before it checks that its subscriber is still connected.
 _WAIT_S: Final = 1.0
 _SERVICE: Final = "rollcast.v1.PolicyService"
 
 
 class PolicySource(Protocol):
-    """The learner as PolicyServicer sees it. Called from many threads."""
+    """The part of a learner that PolicyServicer needs. Many threads call it."""
 
     @property
     def spaces(self) -> EnvironmentSpaces:
-        """The spaces that the policy acts in."""
+        """The spaces of the policy."""
 
     @property
     def state_size(self) -> int:
@@ -39,26 +39,26 @@ class PolicySource(Protocol):
 
     @property
     def frame_stack(self) -> int:
-        """K, the frames that the policy sees at once."""
+        """K, the number of frames in the policy's input."""
 
     @property
     def ended(self) -> bool:
-        """True if no newer version will come."""
+        """True if no newer version will follow."""
 
     def newest(self) -> EncodedPolicy:
         """Returns the newest version, encoded once for all subscribers.
 
         Raises:
-            NotReadyError: There is no version yet.
+            NotReadyError: The learner has published no version yet.
         """
 
     def subscription(self, *, after_version: int, actor_id: str = "") -> AbstractContextManager[WaitForVersion]:
-        """Opens a subscription, whose waits end at the deadline, or as soon as no newer version will come.
+        """Opens a subscription. A wait for a version ends at its deadline, or after the last version.
 
         Args:
-            after_version: The subscriber's version; 0: it has none.
-            actor_id: The actor's name; empty: every version is sent as soon as it is there. An actor may get versions
-                later that it was not asked to play with.
+            after_version: The subscriber's version; 0: none.
+            actor_id: The actor's name; empty: send every version at once. Versions that an actor's credits do not
+                require may arrive later.
         """
 
     def act(
@@ -73,13 +73,13 @@ class PolicySource(Protocol):
         """Acts with the newest policy.
 
         Args:
-            observation: `[N, ...]` for each leaf, checked against the space and in its order.
-            substep_key: The substep whose policy acts, one of `spaces`.
-            deterministic: Return the most likely action instead of a sample.
-            state: float32 `[N, S]`, checked, of a recurrent policy; changed in place to the one for the next
-                observations. None: the policy is not recurrent.
-            previous: `[N, K - 1, ...]` for each leaf, checked, the frames before the observations. None: episodes
-                begin, or the policy sees single frames.
+            observation: `[N, ...]` for each leaf, in the order of the space, and checked against it.
+            substep_key: The substep to act in, one of `spaces`.
+            deterministic: Return the greedy action instead of a sample.
+            state: float32 `[N, S]`, the checked state of a recurrent policy, changed in place to the next state. None:
+                the policy is not recurrent.
+            previous: `[N, K - 1, ...]` for each leaf, the checked previous frames. None: all episodes begin, or the
+                policy takes single frames.
 
         Returns:
             Actions `[N, ...]`, inside the action space, and the version of the policy.
@@ -90,12 +90,12 @@ class PolicySource(Protocol):
 
 
 class PolicyServicer:
-    """Sends policies. A version's bytes are made once and sent as they are, to every subscriber.
+    """Sends policies. It encodes a version once, and sends the same bytes to every subscriber.
 
     Args:
         source: The learner.
-        gate: Tells when the server stops; shared with its other services.
-        evaluations: The versions for evaluators; None: this learner evaluates no policies.
+        gate: Signals that the server stops; shared with the server's other services.
+        evaluations: The versions for evaluators; None: the run has no evaluations.
     """
 
     def __init__(self, source: PolicySource, gate: StreamGate, evaluations: EvaluatedPolicies | None = None) -> None:
@@ -122,13 +122,13 @@ class PolicyServicer:
             self._source.subscription(after_version=first, actor_id=actor_id) as wait_for_version,
         ):
             while context.is_active():
-                ended = self._source.ended  # before looking for a version, or the last one could be missed
-                if not ended:  # the server stops right after training: a subscriber should hear of the end first
+                ended = self._source.ended  # before looking for a version, otherwise the last one could be missed
+                if not ended:  # the server stops right after training: a subscriber must learn of the end first
                     self._gate.check_running()
                 encoded = wait_for_version(0.0 if ended else _WAIT_S)
                 if encoded is not None:
                     messages = encoder.chunks(encoded)
-                    del encoded  # a client that reads nothing should hold its messages, and not the file besides
+                    del encoded  # a client that does not read occupies memory for the messages, but not for the file
                     yield from messages
                     del messages
                 elif ended:
@@ -157,12 +157,12 @@ class PolicyServicer:
                     del messages
 
     def _encoder(self, request: policy_pb2.SubscribePolicyRequest, version: int) -> PolicyEncoder:
-        """Returns what chooses the encodings of a stream; encodings that are unknown here are passed over."""
+        """Returns the object that chooses the encodings of a stream. It ignores unknown encodings."""
         known = [encoding for encoding in PolicyEncoding if encoding.value in request.encodings]
         return PolicyEncoder(self._kept, known, version, request.base_digest)
 
     def _first_version(self, after_version: int) -> int:
-        """Returns 0 for a subscriber that is ahead: its policy came from an earlier learner, so it gets the newest."""
+        """Returns the last version to skip; 0 if the subscriber's version is from an earlier learner."""
         try:
             return after_version if after_version <= self._source.newest().version else 0
         except NotReadyError:
@@ -189,7 +189,7 @@ class PolicyServicer:
 
 
 def add_policy_service(servicer: PolicyServicer, server: grpc.Server) -> None:
-    """Adds PolicyService to a server, with handlers that send a policy's bytes as they are.
+    """Adds PolicyService to a server, with handlers that send serialised messages unchanged.
 
     Args:
         servicer: The servicer.
@@ -212,11 +212,11 @@ def add_policy_service(servicer: PolicyServicer, server: grpc.Server) -> None:
 
 
 def _state(request: policy_pb2.ActRequest, n: int, state_size: int) -> NDArray[np.float32] | None:
-    """Returns the recurrent state of a request, float32 `[n, S]`, as a copy: zeros if it has none."""
+    """Returns a copy of the recurrent state of a request, float32 `[n, S]`; zeros if it has none."""
     if not state_size:
         if request.HasField("state"):
             raise InvalidTensorError(
-                "the request has a state; expected none, because the policy is not recurrent; leave it out"
+                "the request has a state; expected none, because the policy is not recurrent; omit it"
             )
         return None
     if not request.HasField("state"):
@@ -230,12 +230,12 @@ def _state(request: policy_pb2.ActRequest, n: int, state_size: int) -> NDArray[n
 def _previous(
     request: policy_pb2.ActRequest, spaces: EnvironmentSpaces, key: str, n: int, frame_stack: int
 ) -> Observation | None:
-    """Returns the frames before a request's observations, `[n, K - 1, ...]` for every leaf; None if it has none."""
+    """Returns the previous frames of a request, `[n, K - 1, ...]` for every leaf; None if it has none."""
     if not request.previous_observation:
         return None
     if frame_stack == 1:
         raise InvalidTensorError(
-            "the request has a previous_observation; expected none, because the policy sees single frames; leave it out"
+            "the request has a previous_observation; expected none, because the policy takes single frames; omit it"
         )
     return _leaves(request.previous_observation, spaces, key, "the previous_observation", (n, frame_stack - 1))
 
@@ -259,7 +259,7 @@ def _leaves(
         leaves: The tensors.
         spaces: The spaces by substep key.
         key: The substep.
-        name: What they are, for messages.
+        name: The name of the tensors, for messages.
         leading: Dimensions before those of a leaf; -1: at least 1, and the same for all leaves.
     """
     by_path: dict[str, tensor_pb2.Tensor] = {}

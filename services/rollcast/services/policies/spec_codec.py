@@ -1,4 +1,4 @@
-"""Encodes the architecture of a policy as protobuf, and back."""
+"""Encodes and decodes the architecture of a policy."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar, get_args
@@ -29,7 +29,7 @@ def policy_spec_to_proto(spec: PolicySpec) -> rollout_pb2.PolicySpec:
         network=spec.network,
         hidden_sizes=spec.hidden_sizes,
         activation=spec.activation,
-        # Empty, so that the message is the one of before there were heads, which old actors understand.
+        # Empty, so that actors from before the field understand the message.
         head="" if spec.head == "default" else spec.head,
         recurrence="" if spec.recurrence == "none" else spec.recurrence,
         recurrent_size=spec.recurrent_size if spec.state_size else 0,
@@ -47,8 +47,8 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
         proto: The message.
 
     Raises:
-        InvalidInputError: It has too many layers or one of size 0, a recurrent layer of size 0, an unknown activation,
-            head or recurrence, an invalid bound of normalised observations, or too many frames.
+        InvalidInputError: The message has too many layers, a layer of size 0, an unknown activation, head or
+            recurrence, an invalid bound of normalised observations, or too many frames.
     """
     _check_network(proto)
     recurrence = _known(proto.recurrence or "none", _RECURRENCES, "recurrence")
@@ -94,7 +94,7 @@ def _known(value: str, choices: Sequence[_Choice], what: str) -> _Choice:
 
 
 def _check_network(policy: rollout_pb2.PolicySpec) -> None:
-    """Refuses a malformed network; the spaces decide how large it may be."""
+    """Refuses a malformed network. A later check, with the spaces, limits its size."""
     sizes = policy.hidden_sizes
     if len(sizes) > MAX_HIDDEN_LAYERS or not all(sizes):
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Wakes the subscribers of a policy that can use a newer version now, each by its own lock."""
+"""Wakes the subscribers that can use a newer policy version. Each subscriber waits on its own lock."""
 
 import math
 import threading
@@ -11,9 +11,9 @@ from rollcast.services.limits.limits import MAX_CREDITED_POLICY_BYTES
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.evaluated import WaitForVersion
 
-# A version costs the learner so much of a core for each actor that gets it, measured with 256 actors; and for each
-# byte at most so much: the time of a broadcast of 6.75 MB to 32, receivers included. The whole file counts, also where
-# an actor is sent less of it.
+# The learner's time on a core for sending a version to an actor, measured with 256 actors, and the most for each byte,
+# measured with a broadcast of 6.75 MB to 32 actors, receivers included. The whole file counts, even if an actor is sent
+# less.
 _SEND_S: Final = 100e-6
 _BYTE_S: Final = 0.7e-9
 # Sending versions that no subscriber waits for may take this share of a core.
@@ -21,46 +21,46 @@ _SHARE: Final = 0.1
 
 
 class Subscribers:
-    """The open subscriptions to a policy. Any thread may call.
+    """The open subscriptions to a policy. Safe from any thread.
 
-    A subscription gets the newest version as soon as there is one, unless it is an actor's. An actor waits for a
-    version only when it is given a credit, see `want`; then it gets the newest at once. While an actor plays, versions
-    are throttled so that sending them takes at most a tenth of a core: an interval of 1 ms for each actor, and 7 ms for
-    each actor and MB. Most would be replaced before its rollout ends. Once its rollout has come, see `pause`, it gets
-    none before its next credit: where hundreds of actors wait for room, each gets one a rollout. A small version
-    travels with the credit, see `take`: no thread of the subscription need be woken for it.
+    A subscription that is not an actor's gets every new version at once. An actor that gets a credit receives the
+    newest version at once; see `want`. While an actor plays, versions are throttled, because later versions would
+    replace most of them before its rollout ends. The interval is 1 ms for each actor, and 7 ms for each actor and MB,
+    so sending takes at most a tenth of a core. After its rollout has arrived, the actor gets no version before its next
+    credit; see `pause`. So hundreds of waiting actors get one version for each rollout. A small version travels with
+    the credit, so the subscription's thread need not wake; see `take`.
 
-    An actor may have several subscriptions open for a while, of which its client has left all but one. The order of
-    opening does not tell which one that is: the first one may be served last. So each gets what the actor wants.
+    After reconnects, an actor may briefly have several open subscriptions, but reads only one of them. The order of
+    opening does not show which one, so each of them gets the version that the actor needs.
 
-    Invariant: a subscription never gets a version twice, nor one that was taken, nor an older one after a newer one; in
-    the end the last.
+    Invariant: the versions of a subscription strictly increase, and exclude the versions that `take` has returned.
+    Every subscription finally gets the last version.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the fields below; no thread waits while holding it
         self._newest: EncodedPolicy | None = None
         self._ended = False
-        self._waiting: dict[_Subscriber, None] = {}  # in the order of their coming, in which they are woken
-        # Those that wait and are paused: a new version does not look at them, however many they are.
+        self._waiting: dict[_Subscriber, None] = {}  # in the order of arrival, which is the order of waking
+        # The paused subscriptions among the waiting ones. A new version skips them at no cost, whatever their number.
         self._resting: dict[_Subscriber, None] = {}
         # By name: the open subscriptions of each actor, at least one.
         self._actors: dict[str, list[_Subscriber]] = {}
 
     @property
     def newest(self) -> EncodedPolicy | None:
-        """The newest version; None before the first."""
+        """The newest version; None before the first version."""
         return self._newest
 
     @property
     def n_waiting(self) -> int:
-        """The subscriptions that wait for a version."""
+        """The number of subscriptions that wait for a version."""
         with self._lock:
             return len(self._waiting) + len(self._resting)
 
     @property
     def ended(self) -> bool:
-        """True once no further version will come."""
+        """True if no further version will follow."""
         return self._ended
 
     def offer(self, encoded: EncodedPolicy) -> None:
@@ -71,13 +71,13 @@ class Subscribers:
             self._wake([one for one in self._waiting if self._due_s(one, now) <= 0.0])
 
     def end(self) -> None:
-        """Notes that no further version will come, and wakes all."""
+        """Notes that no further version will follow, and wakes all subscribers."""
         with self._lock:
             self._ended = True
             self._wake([*self._waiting, *self._resting])
 
     def want(self, actor_id: str, version: int) -> None:
-        """Notes that an actor waits for a version, or any newer one: it was given a credit for another rollout."""
+        """Notes that an actor got a credit for another rollout, and waits for this version or a newer version."""
         with self._lock:
             for one in self._actors.get(actor_id, ()):
                 one.is_paused = False
@@ -91,17 +91,17 @@ class Subscribers:
                     self._wake([one])
 
     def take(self, actor_id: str, *, at_least: int = 0, holds_version: int | None = None) -> EncodedPolicy | None:
-        """Passes the newest version to an actor's rollout stream, instead of its subscriptions.
+        """Returns the newest version for an actor's rollout stream. The actor's subscriptions then skip this version.
 
         Args:
             actor_id: The actor.
-            at_least: The oldest version that it can use.
-            holds_version: The version that it has; None: the last one that it was sent. Where a rollout stream broke,
-                what was sent on it may not have arrived, and the subscription may have outlived it.
+            at_least: The oldest version that the actor can use.
+            holds_version: The actor's version; None: the last version sent to the actor. That version may not have
+                arrived if a rollout stream has broken, even if the subscription survived.
 
         Returns:
-            The version; None if the actor has it or cannot use it, or has no subscription, or if the version has more
-            than `MAX_CREDITED_POLICY_BYTES`.
+            The version; None if the actor already has it, cannot use it, or has no subscription, or if the version
+            exceeds `MAX_CREDITED_POLICY_BYTES`.
         """
         with self._lock:
             open_ones, newest = self._actors.get(actor_id, ()), self._newest
@@ -119,9 +119,9 @@ class Subscribers:
             return newest
 
     def sent_version(self, actor_id: str) -> int:
-        """Returns the last version that an actor was sent, or had when it subscribed; 0: none, or it has not.
+        """Returns the last version sent to an actor, or its version at the start; 0: no version, or no subscription.
 
-        Of several subscriptions, the one that was sent least counts: the actor has that version for certain.
+        With several subscriptions, returns the lowest of their versions, because the actor certainly has that version.
         """
         with self._lock:
             least: int | None = None
@@ -131,7 +131,7 @@ class Subscribers:
             return least or 0
 
     def pause(self, actor_id: str) -> None:
-        """Notes that an actor's rollout has come: the next one needs a credit, and so a `want`."""
+        """Notes that an actor's rollout has arrived, so the actor needs no version before its next credit."""
         with self._lock:
             for one in self._actors.get(actor_id, ()):
                 one.is_paused = True
@@ -156,7 +156,7 @@ class Subscribers:
                         del self._actors[actor_id]
 
     def _wait(self, one: "_Subscriber", timeout_s: float) -> EncodedPolicy | None:
-        """Waits for a version above the subscriber's; returns None if none came in time, or none will come."""
+        """Waits for a version above the subscriber's; returns None after `timeout_s`, or at the end."""
         deadline = time.monotonic() + timeout_s
         while True:
             with self._lock:
@@ -169,7 +169,7 @@ class Subscribers:
                 left_s = deadline - now
                 if self._ended or left_s <= 0.0:
                     return None
-                # Minus infinity, that of an actor which was sent none yet, is due, and no rest.
+                # Minus infinity, for an actor that was sent no version yet, means due, not paused.
                 (self._resting if due_s == math.inf else self._waiting)[one] = None
             self._block(one, min(left_s, due_s) if due_s > 0.0 else left_s)
 
@@ -184,14 +184,14 @@ class Subscribers:
                 one.woken.acquire(blocking=False)
 
     def _wake(self, some: "list[_Subscriber]") -> None:
-        """Ends the waits of subscribers that wait. Called with the lock held."""
+        """Wakes waiting subscribers. Called with the lock held."""
         for one in some:
             self._waiting.pop(one, None)
             self._resting.pop(one, None)
             one.woken.release()
 
     def _due_s(self, one: "_Subscriber", now: float) -> float:
-        """Returns the seconds until a subscriber may have another version; 0 or less: now. With the lock held."""
+        """Returns the seconds until a subscriber may get another version; 0 or less: now. Called with the lock held."""
         if not one.actor_id or one.wanted > one.version:
             return 0.0
         if one.is_paused:
@@ -204,12 +204,12 @@ class _Subscriber:
     """An open subscription.
 
     Attributes:
-        actor_id: The actor's name; empty: it gets every version.
-        version: The last version that it got, or had before.
-        wanted: The version that it waits for, or one that it got.
-        is_paused: True while it can use no version, see `Subscribers.pause`.
-        sent: The time of the last version, by `time.monotonic`.
-        woken: Held, unless it is being woken.
+        actor_id: The actor's name; empty: the subscriber is not an actor, and gets every version.
+        version: The last version that the subscriber got, or had at the start.
+        wanted: The version that the subscriber waits for, or an older version.
+        is_paused: Whether the subscriber cannot use a version now; see `Subscribers.pause`.
+        sent: The time when the last version was sent, by `time.monotonic`.
+        woken: A lock, held except while the subscriber is being woken.
     """
 
     __slots__ = ("actor_id", "is_paused", "sent", "version", "wanted", "woken")

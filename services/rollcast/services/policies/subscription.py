@@ -1,4 +1,4 @@
-"""Subscribes to policies: the client's end of SubscribePolicy."""
+"""Subscribes to policies: the client's side of SubscribePolicy."""
 
 import logging
 import time
@@ -16,27 +16,29 @@ from rollcast.v1 import policy_pb2
 logger = logging.getLogger(__name__)
 
 _METHOD: Final = "/rollcast.v1.PolicyService/SubscribePolicy"
-# After so many versions that cannot be decoded whole files are asked for: the learner and we differ for good.
+# After this many undecodable versions, the client requests whole files, because both sides differ permanently.
 _MAX_UNDECODED: Final = 3
 
 
 class PolicySubscription:
-    """A stream of every new policy, as (version, state_dict). Iterate in one thread; `cancel` from any.
+    """A stream of every new policy, as (version, state_dict). Iterate in one thread. Any thread may call `cancel`.
 
-    Unread messages pile up on the way: iterate promptly and keep the newest. If a version in another encoding than the
-    whole file cannot be decoded, it subscribes again for one that needs no base; the third time, for whole files.
+    Unread messages accumulate, so iterate promptly, and keep only the newest policy. If a version cannot be decoded,
+    the stream subscribes again without a base. After the third failure, it requests whole files.
 
     Attributes:
-        heard_at: The time of the last message, or of the opening, by `time.monotonic`. Any thread may read.
+        heard_at: The time of the last message, or of the call's start, by `time.monotonic`. Any thread may read it.
 
     Args:
         channel: The channel to the learner.
         target: The learner's address, for messages.
-        after_version: Skip versions up to this one; 0: begin with the newest.
-        assembler: Says which encodings to ask for; may have the file of `after_version` from an earlier subscription.
-        evaluator_id: An evaluator's name; empty: every version comes.
+        after_version: Skip versions up to this version; 0: begin with the newest version.
+        assembler: Determines the accepted encodings, and may have the file of `after_version` from an earlier
+            subscription.
+        evaluator_id: An evaluator's name; empty: every version.
         incarnation: The evaluator's incarnation.
-        actor_id: An actor's name: it gets what its credits ask for at once, other versions may come later.
+        actor_id: An actor's name. Versions that the actor's credits require arrive at once; other versions may arrive
+            later.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class PolicySubscription:
             while True:
                 try:
                     for index, policy in enumerate(self._policies()):
-                        if index:  # the first of a call says nothing of those that follow: it needs no base
+                        if index:  # the first version needs no base, so it proves nothing for later versions
                             n_undecoded = 0
                         yield policy
                 except _UndecodedError as undecoded:
@@ -89,9 +91,9 @@ class PolicySubscription:
                     if not self._encodings:
                         raise undecoded.error from undecoded
                     if n_undecoded < _MAX_UNDECODED:
-                        logger.warning("%s; it is asked for again, without a base", undecoded.error)
+                        logger.warning("%s; requesting it again, without a base", undecoded.error)
                     else:
-                        logger.warning("%s; policies are asked for as whole files from here on", undecoded.error)
+                        logger.warning("%s; requesting whole files from now on", undecoded.error)
                         self._encodings = frozenset()
                     self._call.cancel()
                     self._assembler.forget_base()
@@ -108,7 +110,7 @@ class PolicySubscription:
 
     @property
     def is_cancelled(self) -> bool:
-        """True once `cancel` was called."""
+        """True if `cancel` was called."""
         return self._cancelled
 
     def cancel(self) -> None:
@@ -145,7 +147,7 @@ class PolicySubscription:
 
 
 class _UndecodedError(Exception):
-    """A version in another encoding than the whole file was refused."""
+    """A version that is not a whole file could not be decoded."""
 
     def __init__(self, error: RollcastError) -> None:
         super().__init__(str(error))

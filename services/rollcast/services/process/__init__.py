@@ -1,1 +1,1 @@
-"""Starts and ends the processes of rollcast: signals, exit codes, logs fit for a terminal, and the commands to type."""
+"""Shared parts of rollcast's processes: start and end, signals, exit codes, logs, commands in messages."""

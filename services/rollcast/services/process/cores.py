@@ -1,4 +1,4 @@
-"""The cores that a process may use: its affinity, and the processor time that its control group is given."""
+"""Determines the number of cores that a process may use, by its affinity and its control group's quota."""
 
 import math
 import os
@@ -13,18 +13,18 @@ _OWN_GROUPS: Final = Path("/proc/self/cgroup")
 def usable_cores(control_groups: Path = _CONTROL_GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
     """Returns the number of cores that this process may keep busy, at least 1.
 
-    A container with `--cpus 1.5` sees all cores of its machine, and gets the time of two.
+    A container with `--cpus 1.5` sees all cores of its machine, but may use two.
 
     Args:
-        control_groups: Where control groups are mounted, version 1 or 2.
-        own_groups: The file that names the groups of this process.
+        control_groups: The mount point of control groups, version 1 or 2.
+        own_groups: The file that lists the groups of this process.
     """
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([n_cores, *map(math.ceil, _quotas(control_groups, own_groups))]))
 
 
 def _quotas(control_groups: Path, own_groups: Path) -> Iterator[float]:
-    """Yields the quotas of this process's groups and of those around them, in cores."""
+    """Yields the quotas of this process's groups and of their parents, in cores."""
     try:
         groups = [line.split(":", 2) for line in own_groups.read_text().splitlines()]
     except OSError:
@@ -35,7 +35,8 @@ def _quotas(control_groups: Path, own_groups: Path) -> Iterator[float]:
         own = mounted / path.lstrip("/")
         if controllers and "cpu" not in controllers.split(","):
             continue
-        # A container may be named by a path outside; what is mounted there is its own group.
+        # In a container, the path may be that outside the container. The mount point then shows the container's own
+        # group.
         for folder in (own, *own.parents[: len(own.parts) - len(mounted.parts)]):
             for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
                 try:

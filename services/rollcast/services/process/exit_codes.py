@@ -6,8 +6,8 @@ from typing import Final
 # The exit code for wrong settings; starting again does not help.
 BAD_SETTINGS: Final = 2
 
-# The variable with another exit code. An engine whose restart policies know only success and failure does not restart a
-# process that exits with 0.
+# The variable that overrides the exit code. Some engines' restart policies distinguish only success and failure. They
+# do not restart a process that exits with 0.
 _VARIABLE: Final = "ROLLCAST_SETTINGS_EXIT_CODE"
 
 
@@ -18,7 +18,7 @@ def bad_settings_exit_code(environment: Mapping[str, str]) -> int:
         environment: The variables of the process.
 
     Returns:
-        2, or the value of ROLLCAST_SETTINGS_EXIT_CODE if that is a number from 0 to 255.
+        The value of ROLLCAST_SETTINGS_EXIT_CODE if it is a number from 0 to 255, otherwise 2.
     """
     given = environment.get(_VARIABLE, "")
     return int(given) if given.isdecimal() and int(given) <= 255 else BAD_SETTINGS

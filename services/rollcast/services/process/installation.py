@@ -1,4 +1,4 @@
-"""Says how this installation is used from a shell: the path of its programs, and the command that installs an extra."""
+"""Returns shell commands for this installation: commands that run its programs or install an extra."""
 
 import importlib.util
 import json
@@ -35,15 +35,15 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 # The folder of pyproject.toml, in a checkout or an editable installation of one.
 _SOURCES: Final = Path(__file__).resolve().parents[4]
 
-# A file that the images of this project have in their environment: the command that builds one with a further extra.
+# A file in this project's images, with the command that builds an image with a further extra.
 _IMAGE_COMMAND: Final = "install-extra"
 
 
 def typed(program: str) -> str:
-    """Returns the command for a program of this installation: its name if PATH has it, else its path.
+    """Returns the command for a program of this installation: the name if PATH has the program, otherwise the path.
 
     Args:
-        program: Its name, such as `rollcast` or `pip`.
+        program: The program's name, such as `rollcast` or `pip`.
     """
     own = Path(sys.executable).parent / program
     found = shutil.which(program)
@@ -59,7 +59,7 @@ def typed(program: str) -> str:
 def typed_again(*names: str) -> str:
     """Returns the command line for another command of rollcast that imports the same names as this process.
 
-    That is `typed("rollcast")`, and before it the `PYTHONPATH` of this process if a name needs an import.
+    This is `typed("rollcast")`, preceded by the `PYTHONPATH` of this process if a name needs an import.
 
     Args:
         names: The environment, the network or the algorithm: `package.module:name`, or a name without a module.
@@ -73,12 +73,12 @@ def require_extra(extra: str, purpose: str, *modules: str) -> None:
     """Checks that an extra of this project is installed. Imports nothing.
 
     Args:
-        extra: Its name in pyproject.toml, such as `learner`.
-        purpose: What needs it, the subject of the message: `rollcast train`.
-        modules: The modules to look for; by default all that the extra brings.
+        extra: The extra's name in pyproject.toml, such as `learner`.
+        purpose: The feature that needs the extra; the subject of the message, such as `rollcast train`.
+        modules: The modules to check; by default all modules of the extra.
 
     Raises:
-        ConfigurationError: A module is missing. The message names the command that installs it.
+        ConfigurationError: A module is missing. The message contains the command that installs it.
     """
     missing = [module for module in modules or EXTRAS[extra] if not is_installed(module)]
     if missing:
@@ -88,7 +88,7 @@ def require_extra(extra: str, purpose: str, *modules: str) -> None:
 def is_installed(module: str) -> bool:
     """Returns whether a top-level module can be imported. Imports nothing."""
     spec = importlib.util.find_spec(module)
-    # a folder that only has the same name, such as docker/, has no origin
+    # a folder with the same name, such as docker/, has no origin
     return spec is not None and spec.origin is not None
 
 
@@ -96,9 +96,9 @@ def missing_message(extra: str, purpose: str, modules: Sequence[str]) -> str:
     """Returns a message about an extra that is not installed.
 
     Args:
-        extra: Its name in pyproject.toml, such as `learner`.
-        purpose: What needs it, the subject of the message: `rollcast train`.
-        modules: The modules that are missing.
+        extra: The extra's name in pyproject.toml, such as `learner`.
+        purpose: The feature that needs the extra; the subject of the message, such as `rollcast train`.
+        modules: The missing modules.
     """
     return (
         f"{purpose} needs {', '.join(modules)}, which this Python does not have; expected the extra {extra!r}; "
@@ -107,7 +107,7 @@ def missing_message(extra: str, purpose: str, modules: Sequence[str]) -> str:
 
 
 def extra_with(module: str) -> str | None:
-    """Returns the smallest extra that brings a module; None if none does.
+    """Returns the smallest extra that contains a module; None if no extra contains it.
 
     Args:
         module: The name of a top-level module, such as `pygame`.
@@ -117,10 +117,10 @@ def extra_with(module: str) -> str | None:
 
 
 def install_extra(extra: str) -> str:
-    """Returns the command that installs an extra: for a checkout, an installed package or an image of this project.
+    """Returns the command that installs an extra, for a checkout, an installed package or an image of this project.
 
     Args:
-        extra: Its name in pyproject.toml, such as `video`.
+        extra: The extra's name in pyproject.toml, such as `video`.
     """
     if (image := Path(sys.prefix) / _IMAGE_COMMAND).is_file():
         return image.read_text(encoding="utf-8").strip().replace("{extra}", extra)
@@ -131,8 +131,8 @@ def install_extra(extra: str) -> str:
 
 
 def _origin() -> str:
-    """Returns ` @ URL` for a package that was installed from a file or a repository; an index needs no address."""
-    # Imported here: it takes as long as everything else that `rollcast --help` needs.
+    """Returns ` @ URL` for a package that was installed from a file or a repository; empty for one from an index."""
+    # Imported here, because it takes as long as all other imports of `rollcast --help`.
     from importlib import metadata
 
     try:

@@ -1,4 +1,4 @@
-"""Begins and ends a command's process: Ctrl-C shows no traceback, and no thread aborts the process at its end."""
+"""Starts and ends a command's process, without a traceback on Ctrl-C or an abort at exit."""
 
 import atexit
 import contextlib
@@ -13,17 +13,17 @@ from typing import Final, NoReturn
 
 # The exit code that shells use: 128 plus the number of the signal.
 INTERRUPTED: Final = 128 + signal.SIGINT
-# The exit code that Python uses when the last of what was printed cannot be written: the disk is full, say.
+# The exit code that Python uses if it cannot write the last output, for example because the disk is full.
 _NOT_FLUSHED: Final = 120
 _IMPORTING: Final = "<frozen importlib._bootstrap>"
 
 
 def end_imports_quietly() -> None:
-    """Makes a Ctrl-C during an import end the process at once, silently, with exit code 130.
+    """Makes Ctrl-C during an import end the process silently, with exit code 130.
 
-    An exception there would show a traceback of foreign modules, or leave a module half imported. Anywhere else a
-    Ctrl-C remains a KeyboardInterrupt. Call it first of all, in the main thread of a rollcast process. Does nothing if
-    another handler is installed, or Ctrl-C is ignored.
+    An exception during an import would show a traceback of other modules, or leave a module half imported. Outside
+    imports, Ctrl-C still raises KeyboardInterrupt. Call this first, in the main thread of a rollcast process. The call
+    has no effect if another handler is installed, or if the process ignores Ctrl-C.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_or_raise)
@@ -31,15 +31,15 @@ def end_imports_quietly() -> None:
 
 @contextlib.contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Delays a Ctrl-C until the body has ended. A process started in the body never gets one.
+    """Delays Ctrl-C until the end of the `with` block. A process started in the block never receives Ctrl-C.
 
-    Ctrl-C goes to all processes of a terminal. A new process would print a traceback of its imports; its parent ends it
-    instead.
+    Ctrl-C reaches all processes of a terminal. A new process would print a traceback of its imports, so its parent ends
+    it instead.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows: nothing can be held back
+    if not hasattr(signal, "pthread_sigmask"):  # Windows, which cannot block signals
         yield
         return
-    # multiprocessing would start it with the first process, and deliver signals then.
+    # Otherwise multiprocessing would start it with the first process, and deliver signals then.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -49,14 +49,14 @@ def interrupts_held_back() -> Iterator[None]:
 
 
 def run_to_end(run: Callable[[], int]) -> NoReturn:
-    """Runs a command, and ends the process with its exit code; 130 after Ctrl-C.
+    """Runs a command, and ends the process with the command's exit code, or with 130 after Ctrl-C.
 
-    The process ends as Python ends it, except that no module is torn down. Daemon threads run on while that happens,
-    and one of them that returns from C++ to Python then, such as from torch, aborts the process: "terminate called
-    without an active exception". It would take seconds, too, if torch is loaded. After Ctrl-C no thread is waited for.
+    The process ends like a Python process, but without tearing down modules. During a teardown, a daemon thread that
+    returns from C++ (for example torch) aborts the process: "terminate called without an active exception". A teardown
+    with torch would also take seconds. After Ctrl-C, the process does not wait for threads.
 
     Args:
-        run: The command; returns its exit code.
+        run: The command, which returns its exit code.
     """
     try:
         exit_code = _exit_code_of(run)

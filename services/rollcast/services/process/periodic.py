@@ -5,18 +5,18 @@ import time
 from collections.abc import Callable
 from typing import Final, Self
 
-# The time that the function may take to return when the thread is closed.
+# The longest wait of `close` for the running call.
 _JOIN_S: Final = 10.0
 
 
 class PeriodicThread:
-    """A thread that calls a function once an interval, from `start` to `close`, or in a `with` block.
+    """A thread that calls a function at fixed intervals, from `start` to `close`, or in a `with` block.
 
-    It keeps to the clock: the time that the function takes does not add up. It does not keep the process.
+    The duration of a call does not delay later calls. The thread does not keep the process alive.
 
     Args:
-        function: Called each time; it may call `stop` to end the thread. An error that it raises ends the thread.
-        interval_s: The seconds between two calls; the first call comes at once.
+        function: The function. It may call `stop` to end the thread. An exception ends the thread, too.
+        interval_s: The seconds between two calls. The first call is immediate.
         name: The thread's name, without "rollcast-".
     """
 
@@ -38,11 +38,11 @@ class PeriodicThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after the call that runs, without a wait."""
+        """Ends the thread after the running call, and returns at once."""
         self._closed.set()
 
     def close(self) -> None:
-        """Ends the thread, and waits up to 10 s for a call that runs."""
+        """Ends the thread, and waits up to 10 s for a running call."""
         self.stop()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
@@ -52,6 +52,7 @@ class PeriodicThread:
         while not self._closed.is_set():
             self._function()
             now = time.monotonic()
-            # Counted, because the rest of an interval may be less than the clock can tell: the next call is another.
+            # Counted, because the rest of an interval may be below the clock's resolution, and would be waited for
+            # twice.
             n_due = max(n_due, int((now - began) / self._interval_s)) + 1
             self._closed.wait(began + n_due * self._interval_s - now)

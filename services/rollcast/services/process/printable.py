@@ -1,4 +1,4 @@
-"""Makes foreign text safe for terminals and logs: it can neither move the cursor nor imitate a log line."""
+"""Escapes untrusted text for terminals and logs, so that it can neither move the cursor nor imitate a log line."""
 
 import logging
 import sys
@@ -6,20 +6,20 @@ from typing import Final, TextIO
 
 from rollcast.services.process.repeated_lines import RepeatedLines
 
-# Put before every line but the first. A line of a log begins with its time, so these cannot imitate one.
+# Precedes every line except the first. A log line begins with its time, so these lines cannot imitate one.
 _INDENT: Final = "    "
 # Harmless, and common in tracebacks.
 _TAB: Final = "\t"
 
 
 def printable(text: str) -> str:
-    r"""Escapes everything that a terminal or a reader would not see as a character.
+    r"""Escapes all code points that are not visible characters.
 
     Control characters (ESC, OSC, C1, line breaks), bidirectional overrides, invisible characters and lone surrogates
-    become `\x1b`, `\u202e` and so on. A second time changes nothing.
+    become `\x1b`, `\u202e` and so on. Idempotent.
 
     Args:
-        text: One line, from anywhere.
+        text: One line, which may be untrusted.
 
     Returns:
         One line.
@@ -32,13 +32,13 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    r"""Escapes text of several lines, such as a traceback, and indents every line but the first.
+    r"""Escapes text of several lines, such as a traceback, and indents every line except the first.
 
     Args:
-        text: Text from anywhere. Only `\n` separates lines; `printable` escapes every other line break.
+        text: Text, which may be untrusted. Only `\n` separates lines; `printable` escapes other line breaks.
 
     Returns:
-        The lines, without empty ones at the end.
+        The lines, without empty lines at the end.
     """
     if text.isprintable():
         return text
@@ -47,7 +47,7 @@ def printable_lines(text: str) -> str:
 
 
 class PrintableFormatter(logging.Formatter):
-    """A formatter that escapes records, and indents all their lines but the first."""
+    """A formatter that escapes records, and indents every line except the first."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Formats a record; see `printable_lines`."""
@@ -55,11 +55,11 @@ class PrintableFormatter(logging.Formatter):
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to what `sys.stderr` is at the time: while the live view draws, that prints above it."""
+    """Writes to the current value of `sys.stderr`, because the live view replaces it to print above itself."""
 
     @property
     def stream(self) -> TextIO:
-        """The stream to write to."""
+        """The current `sys.stderr`."""
         return sys.stderr
 
     @stream.setter
@@ -68,11 +68,11 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 def log_to_stderr(level: str, *, name: str = "") -> None:
-    """Sends the logs of this process to stderr, unless they already go somewhere; see `RepeatedLines`.
+    """Sends the logs of this process to stderr, unless logging is already configured. `RepeatedLines` limits the lines.
 
     Args:
-        level: The lowest level that is logged: `"INFO"`.
-        name: A name to show after the time; empty: none.
+        level: The lowest logged level, such as `"INFO"`.
+        name: A name to show after the time; empty: no name.
     """
     handler = _StderrHandler()
     handler.setFormatter(PrintableFormatter(f"%(asctime)s {name + ' ' if name else ''}%(levelname)s %(message)s"))

@@ -1,4 +1,4 @@
-"""Bounds how often one place in the code writes to the log: a peer that can cause one line can cause a million."""
+"""Limits the rate of log lines from each place in the code, because a peer may cause any number of them."""
 
 import logging
 import threading
@@ -6,30 +6,32 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# Lines that a place may write at once, and a second after that: many actors may come or go together.
+# Lines that a place may write in a burst, and per second after that. A burst is normal if many actors join or leave
+# together.
 _AT_ONCE: Final = 100
 _PER_S: Final = 1.0
 
 
 class RepeatedLines(logging.Filter):
-    """Leaves out lines of a place that has written too many; the next one that it lets through says how many.
+    """Drops lines of a place that has written too many. The next line shows the number of dropped lines.
 
-    It is for a handler that writes to a file, a terminal or a collector. All lines of the level DEBUG are let through,
-    because the user has asked for them. Its size is bounded by the number of places in the code. Safe from any thread.
+    Use it for a handler that writes to a file, a terminal or a collector. It keeps all lines of level DEBUG, because
+    the user has requested them. The number of places in the code bounds its size. Safe from any thread.
 
     Args:
-        clock: Returns the time in seconds; replaced in tests.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
         self._lock = threading.Lock()  # guards the places
-        # By file and line: lines that it may write, the time of the last, and those that were left out since.
+        # By file and line: the lines that the place may still write, the time of its last line, and the number of lines
+        # dropped since.
         self._places: dict[tuple[str, int], tuple[float, float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether a line is written, and adds to it how many were not."""
+        """Returns whether to write a line, and adds the number of dropped lines to it."""
         if record.levelno <= logging.DEBUG:
             return True
         place, now = (record.pathname, record.lineno), self._clock()
@@ -39,5 +41,5 @@ class RepeatedLines(logging.Filter):
             is_written = left >= 1.0
             self._places[place] = (left - 1.0, now, 0) if is_written else (left, now, n_left_out + 1)
         if is_written and n_left_out:
-            record.msg, record.args = f"{record.getMessage()} (and {n_left_out:,} such lines that were left out)", None
+            record.msg, record.args = f"{record.getMessage()} (and {n_left_out:,} such lines omitted)", None
         return is_written

@@ -1,4 +1,4 @@
-"""Finds a folder for sockets: their paths have at most some hundred bytes, and temporary folders may be longer."""
+"""Finds a folder for sockets, because the path of the usual temporary folder may be too long for a socket."""
 
 import contextlib
 import os
@@ -8,17 +8,17 @@ from typing import Final
 
 from rollcast.services.errors import ConfigurationError
 
-# Bytes of a folder for temporary files. A socket's path may have 103 bytes on macOS and 107 on Linux; 32 of them are
-# those of multiprocessing's folder and socket in there.
+# The longest path of a folder for temporary files, in bytes. A socket's path may have 103 bytes on macOS and 107 on
+# Linux. multiprocessing's folder and socket take 32 of them.
 _LONGEST: Final = 70
 
 
 @contextlib.contextmanager
 def short_temporary_paths() -> Iterator[None]:
-    """Lets what the body makes in the folder for temporary files lie in a shorter one, if the name of that is too long.
+    """Uses a shorter folder for temporary files in the `with` block, if the usual path is too long for sockets.
 
     Raises:
-        ConfigurationError: There is no shorter one that can be written to.
+        ConfigurationError: No shorter folder with write access was found.
     """
     before = tempfile.tempdir
     usual = tempfile.gettempdir()

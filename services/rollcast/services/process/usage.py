@@ -1,4 +1,4 @@
-"""Measures the processor time and memory of this process together with all processes below it."""
+"""Measures the processor time and memory of this process and its descendants."""
 
 import os
 import sys
@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _PROC: Final = Path("/proc")
-# The places of user and system time in /proc/PID/stat behind the name: its own, and those of ended children.
+# The fields of user and system time in /proc/PID/stat after the name: of the process, and of its ended children.
 _TIMES: Final = slice(11, 15)
 
 
 class Usage(NamedTuple):
-    """The use of this machine by several processes.
+    """The processor time and memory of several processes.
 
     Attributes:
-        cpu_s: Their processor time so far, in seconds.
-        memory_bytes: Their resident memory. Pages that they share count once for each.
+        cpu_s: The processor time so far, in seconds.
+        memory_bytes: The resident memory, in bytes. Shared pages count once for each process.
     """
 
     cpu_s: float
@@ -24,7 +24,7 @@ class Usage(NamedTuple):
 
 
 def usage_with_children() -> Usage:
-    """Returns the use of this process and of all below it; zeros where there is no /proc, as on macOS and Windows."""
+    """Returns the usage of this process and its descendants; zeros without /proc, as on macOS and Windows."""
     cpu_s, memory_bytes = 0.0, 0
     if sys.platform != "linux":
         return Usage(cpu_s, memory_bytes)
@@ -40,7 +40,7 @@ def usage_with_children() -> Usage:
 
 
 def _processes(pid: int) -> Iterator[int]:
-    """Yields a process and all below it."""
+    """Yields a process and its descendants."""
     yield pid
     try:
         threads = list((_PROC / str(pid) / "task").iterdir())

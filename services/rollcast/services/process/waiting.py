@@ -1,4 +1,4 @@
-"""Waits for a state with a deadline, for a caller that may leave before."""
+"""Waits for a state until a deadline, or until the caller disconnects."""
 
 import math
 import threading
@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# The longest time between two calls of `is_active`, in seconds; contracts promise one a second. Hundreds of streams may
-# wait, so this is what waiting costs.
+# The longest time between two calls of `is_active`, in seconds. The contracts promise one call per second. Hundreds of
+# streams may wait, so these calls are the cost of waiting.
 LOOK_S: Final = 0.9
 
 
@@ -18,17 +18,17 @@ def wait_for(
     until: float = math.inf,
     is_active: Callable[[], bool],
 ) -> bool:
-    """Waits until a state is there, the deadline has passed, or the caller has gone.
+    """Waits until the predicate is true, the deadline has passed, or the caller no longer waits.
 
     Args:
         condition: Notified when the state changes. The caller holds its lock, which is released while waiting.
-        predicate: Returns whether the state is there. Called at the beginning, and after every wake-up.
+        predicate: Returns whether the wait is over. Called at the beginning, and after every wake-up.
         until: The deadline, by `time.monotonic`.
-        is_active: Returns whether the caller is still there. Called before every wait, with the lock held, so at least
+        is_active: Returns whether the caller still waits. Called before every wait, with the lock held, so at least
             every second.
 
     Returns:
-        True if the state is there.
+        True if the predicate is true.
     """
     while not predicate():
         if not is_active():
@@ -43,13 +43,13 @@ def wait_for(
 def acquire(
     lock: threading.Lock, *, is_active: Callable[[], bool], look_s: Callable[[], float] = lambda: LOOK_S
 ) -> bool:
-    """Takes a lock, which another thread may release; waits until it has it, or the caller has gone.
+    """Acquires a lock that another thread may release. Waits until it has the lock, or the caller no longer waits.
 
-    One waiting thread is woken by a lock for the price of a release, without the turn that a condition's lock costs.
+    A lock wakes a waiting thread more cheaply than a condition, because a condition has a second lock.
 
     Args:
         lock: The lock.
-        is_active: Returns whether the caller is still there. Called before every wait.
+        is_active: Returns whether the caller still waits. Called before every wait.
         look_s: Returns the longest time until the next call of `is_active`, in seconds. Called before every wait.
 
     Returns:

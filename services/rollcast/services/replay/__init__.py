@@ -1,1 +1,1 @@
-"""Serves a replay buffer to learners elsewhere: its values, the messages of its batches, and ReplayService."""
+"""The remote replay buffer: values, the messages of batches, and ReplayService."""

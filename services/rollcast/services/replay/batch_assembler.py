@@ -1,4 +1,4 @@
-"""Decodes batches of a replay buffer from whole messages, viewing the body, or from parts, copying it once."""
+"""Decodes batches of a replay buffer: a single message as views of it, several parts as one copy."""
 
 import math
 from typing import Any
@@ -17,16 +17,17 @@ from rollcast.v1 import replay_pb2
 
 
 class BatchAssembler:
-    """Puts the parts of batches together. For one thread.
+    """Assembles batches from their parts. Only one thread may use it.
 
     Args:
-        batch_size: B, the number of entries asked for; other batches are refused.
+        batch_size: B, the requested number of entries; other batches are refused.
     """
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
         self._known: dict[bytes, PartLayout] = {}
-        # By part number, the beginning of the last such part up to its body: mostly the next one begins the same way.
+        # By part number, the beginning of the last such part, up to its body. The next one mostly begins with the same
+        # bytes.
         self._latest: dict[int, tuple[bytes, PartLayout]] = {}
         self._n_parts = 0
         self._joined: _JoinedParts | None = None
@@ -38,11 +39,11 @@ class BatchAssembler:
             serialized: The message.
 
         Returns:
-            The batch, when all its parts are there, else None. Its arrays are read-only.
+            The batch, with read-only arrays, if all its parts have arrived; otherwise None.
 
         Raises:
-            InvalidTensorError: The message or a tensor is malformed, the part is not the next one or has another form
-                than the first, or the number of entries is wrong.
+            InvalidTensorError: The message or a tensor is malformed, the part is out of order, its form differs from
+                the first part's, or the number of entries is wrong.
         """
         opened, layout = self._latest.get(self._n_parts, (b"", None))
         if layout is None or len(serialized) != len(opened) + layout.body_bytes or not serialized.startswith(opened):
@@ -51,7 +52,7 @@ class BatchAssembler:
             body = memoryview(serialized)[len(opened) :]
         if layout.part != self._n_parts or layout.part >= layout.parts:
             raise InvalidTensorError(
-                f"part {layout.part} of {layout.parts} of a batch came after {self._n_parts} parts; expected all, "
+                f"part {layout.part} of {layout.parts} of a batch arrived after {self._n_parts} parts; expected all, "
                 "in order; sample again"
             )
         arrays = layout.read(body)
@@ -68,7 +69,7 @@ class BatchAssembler:
         return joined.batch()
 
     def _read_head(self, serialized: bytes) -> tuple["PartLayout", memoryview]:
-        """Returns the layout of a part, known or new, and its body."""
+        """Returns the layout of a part, cached or new, and its body."""
         head, body = split_body(serialized)
         if not body:
             proto = _parse(head)
@@ -98,19 +99,19 @@ def _parse(serialized: bytes) -> replay_pb2.SampleResponse:
 def _check_batch_size(n_entries: int, batch_size: int) -> None:
     if n_entries != batch_size:
         raise InvalidTensorError(
-            f"a batch has {n_entries} entries; expected {batch_size}, the number asked for; sample again"
+            f"a batch has {n_entries} entries; expected {batch_size}, the requested number; sample again"
         )
 
 
 class _JoinedParts:
-    """A batch that grows part by part: each is copied when it comes, while gRPC receives the next one.
+    """A batch that grows part by part. Each part is copied on arrival, while gRPC receives the next part.
 
     Args:
         first: The first part's layout.
-        batch_size: B, for which it allocates.
+        batch_size: B, the entries to allocate.
 
     Raises:
-        InvalidTensorError: The batch would be above the limit of bytes.
+        InvalidTensorError: The batch would exceed the size limit.
     """
 
     def __init__(self, first: PartLayout, batch_size: int) -> None:
@@ -121,12 +122,12 @@ class _JoinedParts:
         n_bytes = sum(math.prod(shape) * slot.dtype.itemsize for slot, shape in zip(first.slots, shapes, strict=True))
         if n_bytes > MAX_BATCH_BYTES:
             raise InvalidTensorError(
-                f"a batch of {batch_size} entries has {n_bytes} bytes; expected at most {MAX_BATCH_BYTES}; ask for a "
+                f"a batch of {batch_size} entries has {n_bytes} bytes; expected at most {MAX_BATCH_BYTES}; request a "
                 "smaller batch",
                 limit="max_batch_bytes",
             )
         self._columns = [np.empty(shape, slot.dtype) for slot, shape in zip(first.slots, shapes, strict=True)]
-        # The pieces of the columns without entries, one from each part.
+        # The arrays of the columns without entries, one from each part.
         self._finals: dict[int, list[NDArray[Any]]] = {
             number: [] for number, slot in enumerate(first.slots) if slot.axis is None
         }
@@ -135,16 +136,16 @@ class _JoinedParts:
         """Copies a part.
 
         Args:
-            layout: Its layout.
-            arrays: Its columns.
+            layout: The part's layout.
+            arrays: The part's columns.
 
         Raises:
-            InvalidTensorError: The part has other columns than the first, or too many entries.
+            InvalidTensorError: The part's columns differ from the first part's, or it has too many entries.
         """
         if layout.form != self._first.form:
             raise InvalidTensorError(
-                f"part {layout.part} of a batch has other columns or another T than part 0; expected the same; sample "
-                "again"
+                f"part {layout.part} of a batch has different columns or a different T than part 0; expected the same; "
+                "sample again"
             )
         start, stop = self._n_entries, self._n_entries + layout.n_entries
         if stop > self._batch_size:
@@ -161,7 +162,7 @@ class _JoinedParts:
         self._n_entries = stop
 
     def batch(self) -> ReplayBatch:
-        """Returns the batch, when all parts are there.
+        """Returns the batch, after all parts have arrived.
 
         Raises:
             InvalidTensorError: The parts have too few entries.

@@ -1,4 +1,4 @@
-"""Encodes batches of a replay buffer as messages, cut along B if they are large."""
+"""Encodes batches of a replay buffer as messages, and splits large batches along B."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,16 @@ from rollcast.services.wire.message_body import open_body
 from rollcast.services.wire.tensors import fill_tensor, wire_array
 from rollcast.v1 import replay_pb2
 
-# For the arrays' bytes; the rest is for shapes, which are longer in a full message than in an empty one.
+# The limit on the arrays' bytes. The rest is for shapes, which are longer in a full message than in an empty message.
 PART_BYTES: Final = MAX_MESSAGE_BYTES - (64 << 10)
-# gRPC is fastest up to this size; larger parts are for entries that do not fit.
+# gRPC is fastest up to this size. Larger parts are for entries that do not fit.
 FAST_PART_BYTES: Final = 1 << 20
-# Forms of messages that a stream remembers.
+# The number of message layouts that a stream caches.
 MAX_KNOWN: Final = 64
 
 INT64: Final = np.dtype("<i8")
 FLOAT32: Final = np.dtype("<f4")
-# Fields of the message and of the value have the same name; both are in the order of the message.
+# The fields by entry, in the order of the message. They have the same names in the message and in the value.
 ENTRY_FIELDS: Final[dict[str, np.dtype[Any]]] = {
     "keys": INT64,
     "weights": FLOAT32,
@@ -42,7 +42,7 @@ TREES: Final = frozenset(field for field, column in SUBSTEP_FIELDS.items() if co
 
 
 class Where(NamedTuple):
-    """The place of a column: a field of the batch, or a leaf of a field of a substep."""
+    """The position of a column: a field of the batch, or a leaf of a substep's field."""
 
     field: str
     substep: str | None = None
@@ -50,41 +50,41 @@ class Where(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A message up to its body's first byte, and the arrays that are its body."""
+    """A message without its body, and the arrays of its body."""
 
     opened: bytes
     contents: list[NDArray[Any]]
 
     def serialize(self) -> bytes:
-        """Returns the message with a copy of the arrays as they are now."""
+        """Returns the message with a copy of the arrays' current values."""
         return b"".join((self.opened, *self.contents))  # type: ignore[arg-type]  # arrays are buffers
 
 
 class BatchEncoder:
-    """Encodes the batches of one stream. For one thread.
+    """Encodes the batches of one stream. Only one thread may use it.
 
     Args:
-        deferred: Put the tensors' bytes into the body, copied once. False: into the tensors, for readers with nothing
-            but protobuf.
+        deferred: True: put the tensors' bytes into the body, which copies them once. False: put them into the tensors,
+            for readers with only protobuf.
     """
 
     def __init__(self, *, deferred: bool) -> None:
         self._deferred = deferred
         self._heads: dict[object, bytes] = {}
-        # The last batch and its parts, if these show its own arrays: a buffer gathers one batch after the other into
-        # the same arrays.
+        # The last batch and its parts, if the parts are views of its arrays. A buffer gathers one batch after the other
+        # into the same arrays.
         self._batch: ReplayBatch | None = None
         self._parts: list[_Part] = []
 
     def encode(self, batch: ReplayBatch) -> Iterator[bytes]:
-        """Encodes a batch, cut along B if it is large.
+        """Encodes a batch, and splits a large one along B.
 
         Args:
-            batch: The batch, which is copied. Encoding the same one again, with other values in its arrays, costs
-                little more than the copy.
+            batch: The batch, which is copied. If you encode the same object again with new values, the cost is little
+                more than the copy.
 
         Yields:
-            Its parts, serialised, in order.
+            The batch's parts, serialised, in order.
 
         Raises:
             LimitExceededError: One entry is larger than a message.
@@ -95,7 +95,7 @@ class BatchEncoder:
             return
         pieces = _cut(batch)
         self._batch, self._parts = None, []
-        shows_batch = self._deferred and not len(batch.final_index)  # final observations are picked, so copied
+        shows_batch = self._deferred and not len(batch.final_index)  # final observations are selected, and so copied
         for number, piece in enumerate(pieces):
             if not self._deferred:
                 yield _to_proto(piece, number, len(pieces), deferred=False).SerializeToString()
@@ -123,21 +123,21 @@ class BatchEncoder:
 
 
 def _cut(batch: ReplayBatch) -> Sequence[ReplayBatch]:
-    """Returns the batch, or pieces of it that fit a message each."""
-    if batch.n_bytes <= min(PART_BYTES // 2, FAST_PART_BYTES):  # with room for paths of any length
+    """Returns the batch, or slices of it that each fit into a message."""
+    if batch.n_bytes <= min(PART_BYTES // 2, FAST_PART_BYTES):  # half of it remains for paths of any length
         return [batch]
     most = PART_BYTES - _to_proto(batch.entries(0, 0), 0, 1, deferred=False).ByteSize()
     entry_bytes = math.ceil(batch.n_bytes / batch.batch_size)
     n_entries = max(min(most, FAST_PART_BYTES) // entry_bytes, int(entry_bytes <= most))
-    while n_entries:  # entries differ in their final observations: take fewer until the largest part fits
+    while n_entries:  # final observations differ in number, so take fewer entries until the largest part fits
         cuts = range(0, batch.batch_size, n_entries)
         pieces = [batch.entries(start, start + n_entries) for start in cuts]
         if max(piece.n_bytes for piece in pieces) <= most:
             return pieces
         n_entries //= 2
     raise LimitExceededError(
-        f"an entry of the replay buffer has {entry_bytes} bytes; expected at most {most}, which fit one message; keep "
-        "transitions, or sample shorter sequences"
+        f"an entry of the replay buffer has {entry_bytes} bytes; expected at most {most}, which fit into one message; "
+        "store transitions, or sample shorter sequences"
     )
 
 

@@ -1,4 +1,4 @@
-"""Encodes a replay buffer's info and status as protobuf, and back; decodes new priorities."""
+"""Encodes and decodes a replay buffer's info and status, and decodes updates of priorities."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -14,7 +14,7 @@ from rollcast.services.wire.tensors import tensor_from_proto
 from rollcast.v1 import replay_pb2
 
 _INT64: Final = np.dtype("<i8")
-# They have the contract's names; tests compare them with the descriptors.
+# The fields with the contract's names. Tests compare them with the descriptors.
 _status_fields: Final = same_fields(ReplayStatus, but=("waiting",))
 _info_fields: Final = same_fields(ReplayInfo, but=("waiting", "spaces"))
 _waiting_fields: Final = same_fields(ReplayWaiting)
@@ -84,10 +84,10 @@ def priorities_from_proto(
         proto: The message.
 
     Returns:
-        The keys `[N]` and the priorities `[N]`, whose values are not checked yet.
+        The keys `[N]` and the priorities `[N]`, with unchecked values.
 
     Raises:
-        InvalidTensorError: A tensor has a wrong dtype or shape, or they differ in length.
+        InvalidTensorError: A tensor has a wrong dtype or shape, or the numbers of keys and priorities differ.
     """
     keys = tensor_from_proto(proto.keys, dtype=_INT64, shape=(-1,), what="keys")
     priorities = tensor_from_proto(proto.priorities, shape=(len(keys),), what="priorities")

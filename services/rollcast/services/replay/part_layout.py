@@ -20,12 +20,12 @@ class Slot(NamedTuple):
     """A column of a message.
 
     Attributes:
-        where: Its place in the batch.
-        dtype: Its dtype.
-        shape: Its shape.
-        axis: The axis of the entries; None: its rows are final observations.
-        offset: The position of its bytes in the body.
-        values: Its values, if its bytes are not deferred.
+        where: The column's position in the batch.
+        dtype: The dtype of the values.
+        shape: The shape of the values.
+        axis: The axis of the entries; None: a column of final observations.
+        offset: The position of the column's bytes in the body.
+        values: The values, if their bytes are not deferred.
     """
 
     where: Where
@@ -37,7 +37,7 @@ class Slot(NamedTuple):
 
 
 class PartLayout:
-    """The columns of a message whose header has been checked, and how to read them.
+    """The layout of a message's columns, from a checked header. `read` reads the columns.
 
     Args:
         proto: The message.
@@ -68,26 +68,26 @@ class PartLayout:
         self._substeps = {substep.key: self._numbered(substep.key) for substep in proto.substeps}
         # Parts of one batch have the same form.
         self.form = [(slot.where, slot.dtype, with_entries(slot, 0)) for slot in self.slots]
-        # The body as one record, made once the body is known to be long enough: numpy returns the fields of a record in
-        # a third of the time that it takes to make arrays one by one.
+        # The body as one record, made after the check of the body's length. numpy returns the fields of a record in a
+        # third of the time that it needs for separate arrays.
         self._record: np.dtype[Any] | None = None
 
     @property
     def is_reusable(self) -> bool:
-        """True if it holds for every message with the same header: the header itself contains no values."""
+        """True if the layout is valid for every message with the same header, because the header contains no values."""
         return all(slot.values is None or not slot.values.size for slot in self.slots)
 
     def read(self, body: memoryview) -> list[NDArray[Any]]:
         """Reads the message.
 
         Args:
-            body: The deferred bytes, all of them.
+            body: All deferred bytes.
 
         Returns:
-            Its columns in the order of `slots`; views of `body` for deferred tensors.
+            The message's columns in the order of `slots`; views of `body` for deferred tensors.
 
         Raises:
-            InvalidTensorError: The body has another size, or a bool is neither 0 nor 1.
+            InvalidTensorError: The body has a wrong size, or a bool is neither 0 nor 1.
         """
         if len(body) != self.body_bytes:
             raise InvalidTensorError(
@@ -121,7 +121,7 @@ class PartLayout:
             elif column.dtype is None:
                 self._add(Where(name, proto.key), field, shape, axis)
             elif proto.HasField(name):
-                # A state has any size.
+                # A state may have any size.
                 own = () if column.axes == STEP_AXES else (field.shape[-1] if field.shape else 0,)
                 self._add(Where(name, proto.key), field, (*shape, *own), axis, column.dtype)
 
@@ -141,7 +141,7 @@ class PartLayout:
         axis: int | None,
         dtype: np.dtype[Any] | None = None,
     ) -> None:
-        """Notes the next tensor, of exactly `leading` and `dtype`; without a dtype its shape need only begin so."""
+        """Adds the next tensor, of shape `leading` and `dtype`. Without a dtype, `leading` only begins the shape."""
         what = f"leaf {where.path!r}" if where.field in TREES else where.field
         dtype, shape, n_bytes = tensor_header(proto, dtype=dtype, shape=leading if dtype else None, what=what)
         if shape[: len(leading)] != leading:
@@ -161,14 +161,14 @@ def with_entries(slot: Slot, n_entries: int) -> tuple[int, ...]:
 
     Args:
         slot: The column.
-        n_entries: The size of that batch.
+        n_entries: The number of entries of the other batch.
     """
     axis = slot.axis or 0
     return (*slot.shape[:axis], 0 if slot.axis is None else n_entries, *slot.shape[axis + 1 :])
 
 
 def _make_record(slots: list[Slot]) -> np.dtype[Any]:
-    """Returns the dtype of the body as one record, with a field for every column, by the column's number."""
+    """Returns the dtype of the body as one record. Each column has a field, whose name is the column's number."""
     deferred = [(str(number), slot) for number, slot in enumerate(slots) if slot.values is None]
     try:
         return np.dtype(

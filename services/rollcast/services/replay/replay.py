@@ -1,4 +1,4 @@
-"""Defines batches and the status of a replay buffer as values."""
+"""Defines the batches and the status of a replay buffer as values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -14,7 +14,7 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 # The type of a sample's columns: numpy arrays, or tensors on a learner's device.
 _Array = TypeVar("_Array")
 
-# The names of those that wait for a rate limiter; a reader of `ReplayService.Sample` has none.
+# The names of the clients that wait for a rate limiter. A reader of `ReplayService.Sample` has no name.
 ACTORS: Final = "the actors"
 TRAINER: Final = "the trainer"
 
@@ -28,9 +28,9 @@ class ReplayWaiting:
     """A reader or writer that waits for the limiter.
 
     Attributes:
-        reason: The reason, with the numbers.
-        seconds: The time that it has waited.
-        who: `TRAINER`, `ACTORS`; empty: a reader of `ReplayService.Sample`.
+        reason: The reason, with numbers.
+        seconds: The seconds for which the client has waited.
+        who: The client: `TRAINER` or `ACTORS`; empty: a reader of `ReplayService.Sample`.
     """
 
     reason: str
@@ -40,7 +40,7 @@ class ReplayWaiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayStatus:
-    """The changing part of a buffer's state; field by field as `rollcast.v1.ReplayStatus` documents it."""
+    """The changing part of a buffer's state. `rollcast.v1.ReplayStatus` documents the fields."""
 
     size: int
     capacity: int
@@ -56,7 +56,7 @@ class ReplayStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayInfo(ReplayStatus):
-    """The state of a buffer; field by field as `rollcast.v1.ReplayInfo` documents it."""
+    """The state of a buffer. `rollcast.v1.ReplayInfo` documents the fields."""
 
     ignored_updates: int
     spaces: EnvironmentSpaces
@@ -65,23 +65,23 @@ class ReplayInfo(ReplayStatus):
     entry_bytes: int
 
     def status(self) -> ReplayStatus:
-        """Returns the part of the state that changes."""
+        """Returns the changing part of the state."""
         return ReplayStatus(**{field.name: getattr(self, field.name) for field in fields(ReplayStatus)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledColumns(Columns[_Array]):
-    """The fields of `ReplayColumns`, which documents them, in arrays of any kind."""
+    """The columns of one substep in arrays of any kind. `ReplayColumns` documents the fields."""
 
     @property
     def next_observation(self) -> Mapping[str, _Array]:
-        """The observation after the last step, by the name that it has in `ReplayService`."""
+        """The observation after the last step, under its name in `ReplayService`."""
         return self.last_observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample(Generic[_Array]):
-    """The fields of `ReplayBatch`, which documents them, with columns in arrays of any kind."""
+    """A batch with arrays of any kind. `ReplayBatch` documents the fields."""
 
     keys: NDArray[np.int64]
     weights: NDArray[np.float32]
@@ -104,36 +104,38 @@ class ReplayColumns(SampledColumns[NDArray[Any]]):
     Attributes:
         observation: `[T, B, ...]` for every leaf of the observation space, in the space's own dtype.
         action: `[T, B, ...]`.
-        log_prob: float32 `[T, B]`, of the action under the policy that acted; None if the buffer does not keep it.
-        last_observation: `[B, ...]` for every leaf, `next_observation` by another name. Transitions: the observation m
-            steps later, the true final one if the episode ended. Rollouts: the observation after the last step.
-        final_observation: `[N, ...]` for every leaf, the true last observations at `ReplayBatch.final_index`.
-        initial_state: float32 `[B, S]`, the states with which a recurrent policy acted in the first valid rows; None if
-            the buffer keeps none.
-        previous_observation: `[B, K - 1, ...]` for every leaf, the frames before the first valid rows of a policy that
-            stacks frames, the oldest first. None if it does not, and for transitions, whose observations are stacks.
+        log_prob: float32 `[T, B]`, the log-probability (density) of the action under the policy that acted; None if the
+            buffer does not store it.
+        last_observation: `[B, ...]` for every leaf, also called `next_observation`. Transitions: the observation m
+            steps later, or the final one if the episode ended. Rollouts: the observation after the last step.
+        final_observation: `[N, ...]` for every leaf, the last observations of episodes at `ReplayBatch.final_index`.
+        initial_state: float32 `[B, S]`, the states of a recurrent policy at the first valid rows; None if the buffer
+            stores no states.
+        previous_observation: `[B, K - 1, ...]` for every leaf, the frames before the first valid rows, the oldest
+            first. None without frame stacks, and for transitions, whose observations already are stacks.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayBatch(Sample[NDArray[Any]]):
-    """B entries of a replay buffer side by side. T is 1 for transitions, else the steps of a rollout or sequence.
+    """B entries of a replay buffer. T is 1 for transitions, otherwise the number of steps of a rollout or sequence.
 
     Attributes:
-        keys: int64 `[B]`, identify the entries when priorities are updated; a key is never used again.
+        keys: int64 `[B]`, the keys of the entries for updates of priorities. A key is never reused.
         weights: float32 `[B]`, importance weights in (0, 1]; 1 unless sampling is prioritised.
-        n_steps: int64 `[B]`, m, the steps folded into the entry: `n_step`, or fewer if the episode or trajectory ended.
-        discount: float32 `[B]`, gamma^m, the factor of the next observation's value; nothing follows a `terminated`
-            entry.
-        substeps: Columns by substep key; a flat environment has one, `FLAT_SUBSTEP`.
+        n_steps: int64 `[B]`, m, the number of steps in the entry: `n_step`, or fewer if the episode or trajectory
+            ended.
+        discount: float32 `[B]`, gamma^m, the factor of the next observation's value. Ignore that value in a
+            `terminated` entry.
+        substeps: The columns by substep key. A flat environment has only the key `FLAT_SUBSTEP`.
         reward: float32 `[T, B]`; transitions: the sum of gamma^k r_k over the m steps.
-        terminated: bool `[T, B]`, the episode ended with this step (the last of the m).
-        truncated: bool `[T, B]`, the episode was cut off here; its value continues from the final observation.
-        valid: bool `[T, B]`, False on rows that are no transition. Rows before all transitions of their trajectory hold
-            arbitrary values.
+        terminated: bool `[T, B]`, the episode ended with this step (of a transition: with the last of its m steps).
+        truncated: bool `[T, B]`, the episode was cut in this step; the value of the final observation is the bootstrap.
+        valid: bool `[T, B]`, False on rows that are not transitions. Rows before the first transition of their
+            trajectory hold arbitrary values.
         final_index: int64 `[N, 2]`, the rows (t, b) of the final observations; empty for transitions.
-        policy_version: int64 `[B]`, the version that acted; -1 for transitions, which do not keep it.
-        burn_in: The number of first rows that only warm up a recurrent state.
+        policy_version: int64 `[B]`, the version of the policy that acted; -1 for transitions, which do not store it.
+        burn_in: The number of rows at the beginning that only warm up a recurrent state.
     """
 
     substeps: Mapping[str, ReplayColumns]
@@ -145,20 +147,20 @@ class ReplayBatch(Sample[NDArray[Any]]):
 
     @property
     def n_bytes(self) -> int:
-        """The size of all arrays."""
+        """The size of all arrays in bytes."""
         columns = (array for columns in self.substeps.values() for array in columns.flat())
         common = (getattr(self, name) for name in (*_BY_ENTRY, *_COMMON))
         return sum(array.nbytes for array in (*columns, *common))
 
     def entries(self, start: int, stop: int) -> "ReplayBatch":
-        """Returns some of its entries as a batch of their own, with views where possible.
+        """Returns some entries as a separate batch, with views where possible.
 
         Args:
             start: The first entry.
             stop: The end, exclusive.
 
         Returns:
-            The batch; its `final_index` counts from `start`.
+            The batch. Its `final_index` counts entries from `start`.
         """
         if start == 0 and stop >= self.batch_size:
             return self
@@ -174,13 +176,13 @@ class ReplayBatch(Sample[NDArray[Any]]):
 
 
 def joint_replay_status(statuses: Mapping[str, ReplayStatus]) -> ReplayStatus:
-    """Adds up the status of the buffers of several substeps.
+    """Combines the status of the buffers of several substeps.
 
     Args:
-        statuses: The status of each, by substep key.
+        statuses: The status of each buffer, by substep key.
 
     Returns:
-        The sums, and everything that waits, with its substep; the status itself if there is only one.
+        The sums, and all waiting readers and writers with their substeps. For a single buffer, its own status.
     """
     if len(statuses) == 1:
         return next(iter(statuses.values()))

@@ -1,4 +1,4 @@
-"""Serves ReplayService: sends batches, takes priorities; sees the replay buffer through two Protocols."""
+"""Serves ReplayService: sends batches and receives priorities. Defines the interfaces of the replay buffer."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
@@ -20,53 +20,53 @@ _SERVICE: Final = "rollcast.v1.ReplayService"
 
 
 class BatchSource(Protocol):
-    """A source of batches of one size, for one stream. Called from the one thread that serves the stream."""
+    """A source of batches of one size, for one stream. Only the stream's thread calls it."""
 
     def next(self, *, timeout_s: float, is_active: Callable[[], bool]) -> ReplayBatch:
         """Draws a batch.
 
         Args:
-            timeout_s: Seconds to wait for entries and the limiter, at most.
-            is_active: Returns whether the caller is still there; to be called at least every second while waiting.
+            timeout_s: The longest wait for entries and the limiter, in seconds.
+            is_active: Returns whether the client is still connected. Call this at least every second while waiting.
 
         Returns:
-            The batch, valid until the next one is drawn.
+            The batch, which is valid until the next call.
 
         Raises:
-            InvalidInputError: The buffer has fewer entries, or its limiter never lets so many out.
-            NotReadyError: There was no batch in time.
+            InvalidInputError: The buffer has too few entries, or its limiter never allows so large a batch.
+            NotReadyError: The buffer or its limiter released no batch in time.
         """
 
 
 class ReplaySource(Protocol):
-    """The replay buffer of one substep as ReplayServicer sees it. Called from many threads."""
+    """The part of a substep's replay buffer that ReplayServicer needs. Many threads call it."""
 
     def info(self) -> ReplayInfo:
         """Returns the state of the buffer."""
 
     def batches(self, batch_size: int) -> BatchSource:
-        """Allocates room for batches of one size, and returns their source.
+        """Allocates memory for batches of one size, and returns their source.
 
         Args:
-            batch_size: B, as the caller sent it.
+            batch_size: B, unchecked, from the request.
 
         Raises:
             InvalidInputError: B is below 1.
-            LimitExceededError: Such a batch is above the limit of bytes.
+            LimitExceededError: A batch of this size exceeds the limit in bytes.
         """
 
     def update_priorities(self, keys: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> int:
         """Sets priorities.
 
         Args:
-            keys: `[N]`.
-            priorities: `[N]`, not checked yet.
+            keys: `[N]`, the keys of the entries.
+            priorities: `[N]`, with unchecked values.
 
         Returns:
-            The number of keys that were ignored, because their entries are gone.
+            The number of ignored keys: the buffer no longer has their entries.
 
         Raises:
-            InvalidInputError: A priority is invalid; then none is set.
+            InvalidInputError: A priority is invalid. The buffer then sets no priority.
         """
 
     def reset(self) -> None:
@@ -74,14 +74,14 @@ class ReplaySource(Protocol):
 
 
 class ReplayServicer:
-    """Serves a replay buffer to learners elsewhere.
+    """Serves a replay buffer to remote learners.
 
-    A stream draws its next batch when gRPC has taken the last one: flow control alone decides how much is prefetched. A
-    reader that stops costs one thread, the memory of one batch, and the content of its window.
+    A stream draws the next batch when gRPC has taken the last batch, so flow control alone determines the prefetching.
+    A reader that pauses occupies one thread, the memory of one batch, and its flow-control window.
 
     Args:
         sources: The replay buffers, by substep key.
-        gate: Tells when the server stops; shared with its other services.
+        gate: Signals that the server stops; shared with the server's other services.
     """
 
     def __init__(self, sources: Mapping[str, ReplaySource], gate: StreamGate) -> None:
@@ -137,18 +137,18 @@ class ReplayServicer:
         return replay_pb2.ResetResponse()
 
     def _source_of(self, substep_key: str) -> ReplaySource:
-        """Returns the buffer that a request names.
+        """Returns the buffer for a request.
 
         Raises:
-            InvalidInputError: There is no such buffer, or the request names none and there are several.
+            InvalidInputError: No buffer has this key, or the key is empty and there are several buffers.
         """
         if not substep_key and len(self._sources) == 1:
             return next(iter(self._sources.values()))
         source = self._sources.get(substep_key)
         if source is None:
             raise InvalidInputError(
-                f"substep_key is {quoted(substep_key)}; expected one of {list(self._sources)}, since each substep has "
-                "its own replay buffer; name one"
+                f"substep_key is {quoted(substep_key)}; expected one of {list(self._sources)}, because each substep "
+                "has a separate replay buffer; name one"
             )
         return source
 

@@ -1,4 +1,4 @@
-"""Puts messages together to rollouts, whose columns are views of one body, or of several bodies copied into one."""
+"""Assembles rollouts from messages. The columns are views of one body, or of a copy that joins several bodies."""
 
 import math
 from dataclasses import dataclass
@@ -25,31 +25,32 @@ from rollcast.v1 import rollout_pb2
 _NO_BODY: Final = memoryview(b"")
 _NO_FINAL_INDEX: Final = np.empty((0, 2), INT32)
 
-# Bytes of a rollout's objects without its tensors, of an episode, and of the seed of an environment.
+# The bytes of a rollout's objects without its tensors, of an episode, and of an environment's seed.
 _ROLLOUT_BYTES: Final = 2048
 _EPISODE_BYTES: Final = 256
 _SEED_BYTES: Final = 40
 # A policy version in the message, and in the array.
 _VERSION_BYTES: Final = 16
-# Statistics and values of events are objects, each of a few bytes in the header.
+# The ratio of memory to header bytes for statistics and values of events, which are small objects.
 _EVENT_FACTOR: Final = 32
 
 
 class Hold(Protocol):
-    """Makes room for the bytes of a message."""
+    """Reserves memory for the bytes of a message."""
 
     def __call__(self, n_bytes: int, /, *, completes: bool) -> None:
-        """Waits until there is room.
+        """Waits until the bytes fit.
 
         Args:
-            n_bytes: Tensor bytes in the message, and about what the rollout's objects take, with its first message.
-            completes: Whether they complete the rollout.
+            n_bytes: The bytes of tensors in the message. For the first message, add an estimate for the rollout's
+                objects.
+            completes: Whether the message completes the rollout.
         """
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A rollout whose header is checked; messages fill its deferred bytes from the front."""
+    """A rollout with a checked header; messages fill its deferred bytes in order."""
 
     header: rollout_pb2.Rollout
     check: SubstepHeaderCheck
@@ -59,17 +60,17 @@ class _Pending:
 
 
 class RolloutAssembler:
-    """Puts the rollouts of one stream together. Used by one thread.
+    """Assembles the rollouts of one stream. Only one thread may use it.
 
-    Invariant: nothing is allocated for a deferred tensor before dtype, shape and size of every column have been found
-    as agreed. After an error the assembler cannot be used again: the stream must end.
+    Invariant: the assembler allocates deferred tensors only after it has checked dtype, shape and size of every column.
+    After an error, the assembler cannot be used again, and the stream must end.
 
     Args:
         rollout_shape: The shape of the actor's rollouts, as agreed at Join.
-        max_rollout_bytes: The largest rollout, in bytes of its tensors; None: as many as the spaces, T and B need.
-        actor_id: The actor that every rollout must name; None: any.
-        incarnation: The incarnation that every rollout must name; None: any.
-        hold: Called before the bytes of a message are kept; may wait until there is room, or raise.
+        max_rollout_bytes: The largest rollout, in bytes of its tensors; None: the size for the spaces, T and B.
+        actor_id: The required actor of every rollout; None: any actor.
+        incarnation: The required incarnation of every rollout; None: any incarnation.
+        hold: Called before the assembler stores the bytes of a message. It may wait until they fit, or raise.
     """
 
     def __init__(
@@ -92,17 +93,17 @@ class RolloutAssembler:
         """Takes the next message of the stream.
 
         Args:
-            request: A rollout, or a frame of the last one. It must not change afterwards.
-            body: Its body. It must not change afterwards.
+            request: A rollout, or a frame of the last rollout. It must not change afterwards.
+            body: The body of the message. It must not change afterwards.
 
         Returns:
-            The rollout, if this message completes it, else None. Arrays that came in one message are read-only.
+            The rollout if this message completes it, otherwise None. Arrays from a single message are read-only.
 
         Raises:
-            MissingMessageError: The message that must come before this one is missing.
+            MissingMessageError: The message that must precede this message is missing.
             InvalidRolloutError: The message does not fit the agreement.
-            InvalidTensorError: A tensor does not fit the agreement, or contains a value that is not allowed.
-            LimitExceededError: The rollout is above `max_rollout_bytes`, or a body above 1 MiB.
+            InvalidTensorError: A tensor does not fit the agreement, or contains a forbidden value.
+            LimitExceededError: The rollout exceeds `max_rollout_bytes`, or a body exceeds 1 MiB.
         """
         kind = request.WhichOneof("message")
         if kind == "frame":
@@ -110,35 +111,35 @@ class RolloutAssembler:
         if kind == "rollout":
             return self._add_header(request.rollout, body)
         raise InvalidRolloutError(
-            f"the message {kind or 'without content'} came in the middle of a stream; expected a rollout or a frame; "
-            "see RolloutService.StreamRollouts for their order"
+            f"the message {kind or 'without content'} arrived in the middle of a stream; expected a rollout or a "
+            "frame; see RolloutService.StreamRollouts for their order"
         )
 
     def assemble(self, head: bytes, body: memoryview) -> Rollout:
-        """Decodes a rollout from `RolloutEncoder.pieces`; checks it like one from a stream.
+        """Decodes a rollout from `RolloutEncoder.head_and_arrays`, with the same checks as for a stream.
 
         Args:
-            head: Its serialised header.
-            body: The bytes of all its deferred tensors. They must not change afterwards.
+            head: The serialised header of the rollout.
+            body: The bytes of all deferred tensors. They must not change afterwards.
 
         Returns:
             The rollout; its arrays are views of `body`.
 
         Raises:
             InvalidRolloutError: The header does not parse, or does not fit the agreement.
-            InvalidTensorError: A tensor does not fit the agreement, or contains a value that is not allowed.
-            LimitExceededError: The rollout is above `max_rollout_bytes`.
+            InvalidTensorError: A tensor does not fit the agreement, or contains a forbidden value.
+            LimitExceededError: The rollout exceeds `max_rollout_bytes`.
         """
         try:
             header = rollout_pb2.Rollout.FromString(head)
         except DecodeError as error:
             raise InvalidRolloutError(
                 f"the header of a rollout cannot be read: {error}; expected {len(head)} bytes that "
-                "RolloutEncoder.pieces returned"
+                "RolloutEncoder.head_and_arrays returned"
             ) from error
         check, layout = self._header_check.check(header)
         if len(body) != layout.n_deferred_bytes:
-            refuse(header, f"{len(body)} bytes of tensors", f"{layout.n_deferred_bytes}, as its header says")
+            refuse(header, f"{len(body)} bytes of tensors", f"{layout.n_deferred_bytes}, the size in its header")
         return _finish(header, check, layout, body)
 
     def _add_header(self, header: rollout_pb2.Rollout, body: memoryview) -> Rollout | None:
@@ -153,12 +154,12 @@ class RolloutAssembler:
         n_inline = layout.n_bytes - n_deferred
         n_object_bytes = _object_bytes(header, n_inline)
         if self._max_rollout_bytes is not None:
-            # There is room for one rollout of that size, whatever it consists of.
+            # There is memory for one rollout of that size, whatever its contents.
             n_object_bytes = min(n_object_bytes, self._max_rollout_bytes - layout.n_bytes)
         self._hold(n_object_bytes + n_inline + len(body), completes=is_whole)
         if is_whole:
             return _finish(header, check, layout, body)
-        # The kernel provides memory only for the parts that are written.
+        # The kernel provides memory only for the written parts.
         self._pending = _Pending(header, check, layout, np.empty(n_deferred, np.uint8))
         return self._fill(self._pending, body)
 
@@ -166,7 +167,7 @@ class RolloutAssembler:
         pending = self._pending
         if pending is None:
             raise MissingMessageError(
-                f"a frame of rollout {frame.sequence} came, but no rollout waits for one; expected a rollout with "
+                f"a frame of rollout {frame.sequence} arrived, but no rollout waits for one; expected a rollout with "
                 "deferred tensors first; join again and send it again; see RolloutService.StreamRollouts for the order"
             )
         if frame.sequence != pending.header.sequence or frame.offset != pending.n_received:
@@ -192,7 +193,7 @@ class RolloutAssembler:
 
 
 def _object_bytes(header: rollout_pb2.Rollout, n_inline: int) -> int:
-    """Returns about what a rollout takes beside its tensors, of which `n_inline` bytes are in the header."""
+    """Estimates the bytes of a rollout besides its tensors; `n_inline` bytes of tensors are in the header."""
     n_bytes = _ROLLOUT_BYTES + _EPISODE_BYTES * len(header.episodes) + _SEED_BYTES * len(header.env_seeds)
     if header.policy_versions:
         n_bytes += _VERSION_BYTES * len(header.policy_versions)
@@ -212,7 +213,7 @@ def _finish(
     if len(final_index):
         _check_final_index(header, final_index, check.step_shape)
     for episode in header.episodes:
-        # After the columns: the error about a reward that is not finite names its step.
+        # After the columns, because the error about a reward that is not finite also contains its step.
         if not math.isfinite(episode.episode_return):
             refuse(
                 header,
@@ -254,7 +255,7 @@ def _policy_versions(header: rollout_pb2.Rollout, check: SubstepHeaderCheck) -> 
         refuse(
             header,
             f"the policy version {versions[t, b]} at (t, b) = ({t}, {b}){owner}",
-            f"{NOT_BY_POLICY} for an action that no policy chose, or a version from 0 up",
+            f"{NOT_BY_POLICY} for an action that no policy chose, or a version of at least 0",
         )
     return versions
 
@@ -267,7 +268,7 @@ def _miss(header: rollout_pb2.Rollout, found: str, expected: str) -> NoReturn:
 
 
 def _check_final_index(header: rollout_pb2.Rollout, final_index: NDArray[Any], step_shape: tuple[int, int]) -> None:
-    # As unsigned numbers, those below 0 are the largest.
+    # Read as unsigned, negative numbers are the largest.
     largest_t, largest_b = np.maximum.reduce(final_index.view(np.uint32)).tolist()
     n_steps, n_trajectories = step_shape
     if largest_t < n_steps and largest_b < n_trajectories:
@@ -284,7 +285,7 @@ def _check_body(header: rollout_pb2.Rollout, body: memoryview, n_before: int, n_
     if len(body) > MAX_FRAME_BYTES:
         raise LimitExceededError(
             f"actor {quoted(header.actor_id)}, rollout {header.sequence} has a body of {len(body)} bytes at offset "
-            f"{n_before}; expected at most {MAX_FRAME_BYTES}; cut it smaller",
+            f"{n_before}; expected at most {MAX_FRAME_BYTES}; make it smaller",
             limit="max_frame_bytes",
         )
     if len(body) > n_deferred - n_before:

@@ -1,4 +1,4 @@
-"""Encodes rollouts as messages: one that contains all of it, or those of a stream, with tensor bytes in bodies."""
+"""Encodes rollouts as single messages, or as messages of a stream, with tensor bytes in bodies."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -19,21 +19,21 @@ from rollcast.services.wire.seal import seal
 from rollcast.services.wire.tensors import fill_tensor, wire_array
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
-# Names, shapes and dtypes of all columns: headers of one form differ only in their numbers.
+# Names, shapes and dtypes of all columns. Headers of the same form differ only in their numbers.
 _Form = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
-# A message frees no memory before it is gone: neither the old content of a field that is set again, nor what Clear()
-# clears. Measured: a message reused for all rollouts of a stream grew by 105 bytes with each.
+# A message frees memory only when it is deleted, not when a field is set again, nor in Clear(). A message that was
+# reused for all rollouts of a stream grew by 105 bytes with each rollout.
 _USES_OF_A_MESSAGE: Final = 256
 
 
 def rollout_to_proto(rollout: Rollout) -> rollout_pb2.Rollout:
-    """Encodes a rollout as one message, tensors included: for files, and wherever ease counts more than speed.
+    """Encodes a rollout as one message with its tensors, for files, and for clients that do not need speed.
 
     Args:
         rollout: The rollout.
 
     Returns:
-        The message, of any size; a stream takes it only up to `max_message_bytes`.
+        The message. Its size is not limited, but a stream accepts at most `max_message_bytes`.
 
     Raises:
         InvalidTensorError: A column has a dtype that is not on the whitelist.
@@ -45,7 +45,7 @@ def rollout_to_proto(rollout: Rollout) -> rollout_pb2.Rollout:
 
 
 class RolloutEncoder:
-    """Encodes the rollouts of one stream with deferred tensors, whose bytes it copies once. Used by one thread."""
+    """Encodes the rollouts of one stream with deferred tensors, and copies their bytes once. For one thread."""
 
     def __init__(self) -> None:
         self._form: _Form = ()
@@ -53,15 +53,15 @@ class RolloutEncoder:
         self._n_more_uses = 0
 
     def encode(self, rollout: Rollout, report: ActorActivity | None = None) -> Iterator[bytes]:
-        """Cuts a rollout into messages.
+        """Encodes a rollout as several messages.
 
         Args:
-            rollout: The rollout; its arrays must not change until the last message is taken.
-            report: The actor's time, for the first message.
+            rollout: The rollout. Its arrays must not change before the caller has taken the last message.
+            report: The actor's activity, for the first message.
 
         Yields:
-            Serialised messages: the rollout with up to 1 MiB of its tensors as its body; then frames of exactly 1 MiB,
-                the last one smaller.
+            Serialised messages: the rollout with up to 1 MiB of its tensors as the body, then frames of 1 MiB; the last
+                frame may be smaller.
 
         Raises:
             InvalidTensorError: A column has a dtype that is not on the whitelist.
@@ -85,7 +85,7 @@ class RolloutEncoder:
             rollout: The rollout.
 
         Returns:
-            The serialised header, with deferred tensors; and the tensors, C-contiguous, in the order of their bytes.
+            The serialised header, with deferred tensors, and the C-contiguous tensors in the order of their bytes.
 
         Raises:
             InvalidTensorError: A column has a dtype that is not on the whitelist.
@@ -94,7 +94,7 @@ class RolloutEncoder:
         return self._request.rollout.SerializeToString(), arrays
 
     def _fill(self, rollout: Rollout) -> list[NDArray[Any]]:
-        """Fills in the header; returns the arrays that it defers."""
+        """Fills in the header, and returns the deferred arrays."""
         columns = list(_columns(rollout))
         form = tuple((name, array.shape, array.dtype) for name, array in columns)
         if form != self._form or not self._n_more_uses:
@@ -157,7 +157,7 @@ def _fill_tensors(header: rollout_pb2.Rollout, rollout: Rollout, *, deferred: bo
 
 
 def _cut(arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[Sequence[memoryview | NDArray[Any]], int]]:
-    """Yields at least one body: views of the arrays' bytes in order, `MAX_FRAME_BYTES` each, the last one smaller."""
+    """Yields bodies: views of the arrays' bytes in order, of `MAX_FRAME_BYTES` each; the last one may be smaller."""
     n_total = sum(array.nbytes for array in arrays)
     if n_total <= MAX_FRAME_BYTES:
         yield arrays, n_total

@@ -1,4 +1,4 @@
-"""Checks a rollout's header against what was agreed at Join, before anything is allocated for the rollout."""
+"""Checks a rollout's header against the agreement at Join, before any memory is allocated for the rollout."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,20 +16,20 @@ from rollcast.services.spaces.leaf_schema import INT32
 from rollcast.services.wire.tensors import tensor_header
 from rollcast.v1 import rollout_pb2, tensor_pb2
 
-# Layouts that a stream remembers.
+# The number of layouts that a stream caches.
 _MAX_KNOWN: Final = 64
 
 _MAY_BE_ABSENT: Final = tuple(column.name for column in COMMON_COLUMNS if column.is_optional)
 
 
 class HeaderCheck:
-    """Finds the check for a rollout's header: one for each agreed substep. Used by one thread.
+    """Checks the headers of rollouts, with a separate check for each agreed substep. Only one thread may use it.
 
     Args:
         rollout_shape: The shape of the actor's rollouts, as agreed at Join.
-        max_rollout_bytes: The largest rollout, in bytes of its tensors; None: as many as the spaces, T and B need.
-        actor_id: The actor that every rollout must name; None: any.
-        incarnation: The incarnation that every rollout must name; None: any.
+        max_rollout_bytes: The largest rollout, in bytes of its tensors; None: the size for the spaces, T and B.
+        actor_id: The required actor of every rollout; None: any actor.
+        incarnation: The required incarnation of every rollout; None: any incarnation.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class HeaderCheck:
         }
 
     def check(self, header: rollout_pb2.Rollout) -> tuple["SubstepHeaderCheck", RolloutLayout]:
-        """Checks a header as a whole; allocates nothing.
+        """Checks a whole header, without allocating memory for the rollout.
 
         Args:
             header: The rollout, without its deferred bytes. It must not change afterwards.
 
         Returns:
-            The check of the substep that it carries, and where its columns lie.
+            The check of the rollout's substep, and the layout of its columns.
 
         Raises:
             InvalidRolloutError: Identity, substep, paths, statistics or `deferred` are not as agreed.
             InvalidTensorError: A dtype or shape is not as agreed.
-            LimitExceededError: The rollout is above `max_rollout_bytes`.
+            LimitExceededError: The rollout exceeds `max_rollout_bytes`.
         """
         substeps = header.substeps
         check = self._substeps.get(substeps[0].key) if len(substeps) == 1 else None
@@ -79,12 +79,12 @@ class HeaderCheck:
 
 
 class SubstepHeaderCheck:
-    """Checks the headers of rollouts that carry one substep.
+    """Checks the headers of rollouts of one substep.
 
     Args:
         key: The substep's key.
-        rollout_shape: As for `HeaderCheck`.
-        max_rollout_bytes: As for `HeaderCheck`.
+        rollout_shape: See `HeaderCheck`.
+        max_rollout_bytes: See `HeaderCheck`.
     """
 
     def __init__(self, key: str, rollout_shape: RolloutShape, *, max_rollout_bytes: int | None) -> None:
@@ -93,14 +93,14 @@ class SubstepHeaderCheck:
         self.n_agents: Final = rollout_shape.spaces[key].n_agents
         self._schemas = substep_schemas(key, rollout_shape)
         self._common_schemas = common_schemas(key, rollout_shape)
-        # The names of its columns, by which `RolloutLayout.read` returns them.
+        # The names of the columns in the result of `RolloutLayout.read`.
         self.names: Final[Columns[str]] = self._schemas.map(lambda schema: schema.name, Columns)
         self._max_rollout_bytes = max_rollout_bytes
-        # Headers that passed and their layouts, by number of final observations.
+        # Valid headers and their layouts, by number of final observations.
         self._known: dict[int, tuple[rollout_pb2.Rollout, RolloutLayout]] = {}
 
     def check(self, header: rollout_pb2.Rollout) -> RolloutLayout:
-        """Returns where the columns of a rollout of this substep lie; see `HeaderCheck.check`."""
+        """Returns the layout of the columns of a rollout of this substep; see `HeaderCheck.check`."""
         self._check_statistics(header)
         n_final = header.final_index.shape[0] if header.final_index.shape else 0
         header_before, layout = self._known.get(n_final, (None, None))
@@ -110,7 +110,7 @@ class SubstepHeaderCheck:
         if layout.is_reusable:
             if len(self._known) == _MAX_KNOWN:
                 self._known.clear()
-            # Without episodes and events, which may be large: a part of a message keeps all of it in memory.
+            # Without episodes and events, which may be large. A part of a message keeps the whole message in memory.
             kept = _tensors_of(header)
             self._known[n_final] = kept, self._check_columns(kept)
         return layout
@@ -141,7 +141,7 @@ class SubstepHeaderCheck:
             refuse(header, found, f"{n_steps * n_trajectories}, one a step, or none")
 
     def _columns(self, header: rollout_pb2.Rollout) -> Iterator[CheckedTensor]:
-        """Yields every column with its header checked, in the order of the message's fields."""
+        """Yields every column with a checked header, in the order of the message's fields."""
         n_final = self._count_final(header)
         substep = header.substeps[0]
         for column in COLUMNS:
@@ -172,7 +172,7 @@ class SubstepHeaderCheck:
 
 
 def _tensors_of(header: rollout_pb2.Rollout) -> rollout_pb2.Rollout:
-    """Returns a copy of what `_has_same_tensors` compares."""
+    """Returns a copy of the fields that `_has_same_tensors` compares."""
     present: dict[str, Any] = {
         column.name: getattr(header, column.name) for column in COMMON_COLUMNS if header.HasField(column.name)
     }
@@ -182,7 +182,7 @@ def _tensors_of(header: rollout_pb2.Rollout) -> rollout_pb2.Rollout:
 
 
 def _has_same_tensors(a: rollout_pb2.Rollout, b: rollout_pb2.Rollout) -> bool:
-    """Returns whether two headers have the same tensors in the same places, with few calls of protobuf."""
+    """Returns whether two headers have the same tensors at the same positions. It makes few calls to protobuf."""
     for name in _MAY_BE_ABSENT:
         if a.HasField(name) != b.HasField(name):
             return False
@@ -204,9 +204,9 @@ def refuse(header: rollout_pb2.Rollout, found: str, expected: str, limit: str = 
 
     Args:
         header: The rollout.
-        found: What is wrong, with its value.
-        expected: What was expected.
-        limit: The declared limit that is exceeded; empty: none.
+        found: The problem, with its value.
+        expected: The expectation.
+        limit: The exceeded limit; empty: no limit was exceeded.
 
     Raises:
         InvalidRolloutError: Always.
@@ -225,7 +225,7 @@ def _tensors(
     schemas: Mapping[str, ColumnSchema],
     n_final: int,
 ) -> Iterator[CheckedTensor]:
-    """Yields the tensors of a column of a message, with their headers checked."""
+    """Yields the tensors of a message's column, with checked headers."""
     field: Any = getattr(message, column.name)
     is_there = len(field) > 0 if column.is_tree else message.HasField(column.name)
     n_rows = n_final if column.axes == FINAL_AXES else None
@@ -238,7 +238,7 @@ def _tensors(
         for schema in schemas.values():
             yield CheckedTensor(schema, None, (0, *schema.shape[1:]), 0)
     elif is_there or not column.is_optional:
-        # A column that was left out reads as an empty tensor, whose dtype is refused.
+        # An omitted column reads as an empty tensor, whose dtype is refused.
         yield _checked(header, schemas[""], field, n_rows)
 
 
@@ -269,7 +269,8 @@ def _checked(
         shape, n_bytes = schema.shape, schema.n_bytes
     else:
         shape, n_bytes = (n_final, *schema.shape[1:]), n_final * schema.n_bytes
-    # Nearly always as agreed: the precise check costs three times as much and is needed for its message only.
+    # The tensor is nearly always as agreed. The precise check takes three times as long, and only its message is
+    # needed.
     if proto.dtype != schema.dtype_number or proto.shape != list(shape):
         tensor_header(proto, dtype=schema.leaf.dtype, shape=shape, what=describe(header, schema.name))
     return CheckedTensor(schema, proto, shape, n_bytes)

@@ -1,4 +1,4 @@
-"""Finds the columns of a rollout in its tensors and in its deferred bytes, and reads them."""
+"""Locates the columns of a rollout in its tensors and in its deferred bytes, and reads them."""
 
 import functools
 import itertools
@@ -13,7 +13,7 @@ from rollcast.services.spaces.leaf_schema import LeafSchema
 from rollcast.services.wire.tensors import tensor_content
 from rollcast.v1 import tensor_pb2
 
-# Takes a column's axes and an index in it; returns the environment of that value, in words.
+# Takes a column's axes and the index of a value. Returns a description of the value's environment.
 Owner: TypeAlias = Callable[[tuple[str, ...], tuple[int, ...]], str]
 
 
@@ -23,7 +23,7 @@ def _unknown(axes: tuple[str, ...], index: tuple[int, ...]) -> str:
 
 
 class CheckedTensor(NamedTuple):
-    """One tensor of a rollout whose header has been checked; `proto` is None for a column without rows."""
+    """One tensor of a rollout, with a checked header. `proto` is None for a column without rows."""
 
     schema: ColumnSchema
     proto: tensor_pb2.Tensor | None
@@ -32,12 +32,12 @@ class CheckedTensor(NamedTuple):
 
     @property
     def is_deferred(self) -> bool:
-        """True if its bytes are outside its tensor."""
+        """True if the tensor's bytes are in the message's body."""
         return self.proto is not None and self.proto.deferred
 
 
 class _Run(NamedTuple):
-    """Adjacent deferred columns whose values can be checked in one pass."""
+    """Adjacent deferred columns that one pass can check."""
 
     leaf: LeafSchema
     offset: int
@@ -46,7 +46,7 @@ class _Run(NamedTuple):
 
 
 class RolloutLayout:
-    """The columns of a checked header, and how to read them.
+    """The layout of the columns of a checked header. `read` reads the columns.
 
     Args:
         columns: Every column, in the order of the deferred bytes.
@@ -66,22 +66,22 @@ class RolloutLayout:
 
     @property
     def is_reusable(self) -> bool:
-        """True if it holds for every rollout with an equal header: the header itself contains no values."""
+        """True if the layout is valid for every rollout with an equal header, because the header contains no values."""
         return all(column.proto is None for column in self._elsewhere)
 
     def read(self, deferred: memoryview, *, what: str, owner: Owner = _unknown) -> Mapping[str, NDArray[Any]]:
         """Reads all columns and checks their values.
 
         Args:
-            deferred: The deferred bytes, all of them.
-            what: Names the rollout, for messages.
-            owner: Names the environment of a value, for messages.
+            deferred: All deferred bytes.
+            what: The description of the rollout in messages.
+            owner: Returns the description of a value's environment in messages.
 
         Returns:
-            The columns by name. Deferred ones are views of `deferred`; inline ones are read-only.
+            The columns by name. Deferred columns are views of `deferred`; inline columns are read-only.
 
         Raises:
-            InvalidTensorError: A value is not allowed, or an inline tensor does not have the bytes that its shape says.
+            InvalidTensorError: A value is forbidden, or the size of an inline tensor does not match its shape.
         """
         values: dict[str, NDArray[Any]] = {}
         for schema, proto, shape, n_bytes in self._elsewhere:

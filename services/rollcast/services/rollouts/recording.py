@@ -1,6 +1,6 @@
-"""Writes rollouts to a file and reads them: a header, then rollouts, each message after its length as a varint.
+"""Writes and reads files of rollouts: a header, then rollouts, each message after its length as a varint.
 
-Every message ends with its digest, see `rollcast.services.wire.seal`. In files of older versions, none does.
+Every message ends with its digest, except in files of older versions; see `rollcast.services.wire.seal`.
 """
 
 import logging
@@ -35,22 +35,22 @@ _MAX_VARINT_BYTES: Final = 5
 
 
 class RolloutWriter:
-    """Writes a file of rollouts under a temporary name; closing it gives the file its own name.
+    """Writes a file of rollouts under a temporary name, and renames the file at the end.
 
         with RolloutWriter(path, header) as writer:
             writer.append(rollout)
 
-    Invariant: after each `append` the file ends with a whole message, and every rollout in it can be read. Leaving the
-    block keeps the appended rollouts, also after an exception; without a rollout no file remains. A killed process
-    leaves `.NAME.xxxxxxxx.partial`, which can be read too. One thread uses it.
+    Invariant: after each `append`, the file ends with a complete message, and every rollout in it can be read. The end
+    of the block keeps the appended rollouts, even after an exception. Without a rollout, no file remains. A killed
+    process leaves `.NAME.xxxxxxxx.partial`, which can be read, too. Only one thread may use the writer.
 
     Args:
         path: The file to write.
-        header: Describes its rollouts.
-        overwrite: Whether it may replace a file of that name.
+        header: The header, which describes the rollouts.
+        overwrite: Whether to replace an existing file.
 
     Raises:
-        ConfigurationError: The file exists already, or cannot be written.
+        ConfigurationError: The file already exists, or cannot be written.
         InvalidSpaceError: A space is not supported.
     """
 
@@ -82,27 +82,27 @@ class RolloutWriter:
         self.close()
 
     def append(self, rollout: Rollout) -> None:
-        """Writes one rollout, or nothing of it.
+        """Writes one rollout atomically.
 
         Args:
-            rollout: A rollout that fits the header; checked as a reader checks it.
+            rollout: A rollout that fits the header. The writer makes the same checks as a reader.
 
         Raises:
-            InvalidInputError: It could not be read back: it has other columns, or values that are not allowed.
-            RecordingError: It cannot be written; the rollouts before it are whole.
+            InvalidInputError: A reader would refuse the rollout, because of wrong columns or forbidden values.
+            RecordingError: The rollout cannot be written. The earlier rollouts are intact.
         """
         message = rollout_to_proto(rollout)
-        # A new one each time: after an error an assembler cannot be used again, but the file can.
+        # A new assembler each time, because an assembler cannot be used again after an error, but the file can.
         RolloutAssembler(self._header, MAX_MESSAGE_BYTES).add(rollout_pb2.StreamRolloutsRequest(rollout=message))
         self._write(message)
         self.n_rollouts += 1
 
     def close(self) -> None:
-        """Gives the file its name, or removes it if it has no rollout. Does nothing the second time.
+        """Renames the file, or removes it if it has no rollout. Idempotent.
 
         Raises:
-            RecordingError: Another process has made a file of that name since, or the disk fails; the message names the
-                file that has the rollouts.
+            RecordingError: Another process has meanwhile made a file with this name, or the disk fails. The message
+                contains the path of the file with the rollouts.
         """
         if self._file.closed:
             return
@@ -124,7 +124,7 @@ class RolloutWriter:
     def _check_vacant(self) -> None:
         if self._path.is_dir() or (not self._overwrite and self._path.exists()):
             raise ConfigurationError(
-                f"{self._path} exists; expected a new file; choose another name, or say --overwrite"
+                f"{self._path} exists; expected a new file; choose another name, or give --overwrite"
             )
 
     def _write(self, message: Message) -> None:
@@ -132,8 +132,8 @@ class RolloutWriter:
             sealed = _sealed(message)
         except EncodeError as error:
             raise RecordingError(
-                f"rollout {self.n_rollouts + 1} is above {MAX_MESSAGE_BYTES} bytes, the most that one message takes; "
-                "expected less; lower n_rollout_steps or n_envs"
+                f"rollout {self.n_rollouts + 1} exceeds {MAX_MESSAGE_BYTES} bytes, the largest message; expected less; "
+                "lower n_rollout_steps or n_envs"
             ) from error
         length = varint(len(sealed))
         n_bytes = len(length) + len(sealed)
@@ -154,28 +154,28 @@ class RolloutWriter:
 
 
 def read_rollouts(path: Path, spaces: EnvironmentSpaces | None = None) -> Iterator[Rollout]:
-    """Reads a file of rollouts, one after the other; the file is not trusted.
+    """Reads a file of rollouts one by one. The file may be untrusted.
 
-    Memory for a message is allocated only if the file has its bytes and T steps of B environments can need them. Every
-    rollout is checked like one from the wire: order and shape of columns, dtypes, values; and against its digest. A
-    file without digests, which older versions wrote, is read with a warning.
+    The reader allocates memory for a message only if the file has its bytes, and T steps of B environments can need
+    them. It checks every rollout like one from the wire (order and shape of columns, dtypes, values), and against its
+    digest. A file without digests, from an older version, causes a warning.
 
-    If the last message was cut off, the whole rollouts are yielded before the file is refused; the message says how
-    many there are, and how to keep them.
+    If the last message is cut off, the reader yields the complete rollouts before it raises. The error contains the
+    number of complete rollouts, and the command that keeps them.
 
     Args:
         path: The file.
-        spaces: The spaces that it must have; None: any.
+        spaces: The required spaces; None: any spaces.
 
     Yields:
         The rollouts. Their arrays are read-only.
 
     Raises:
         ConfigurationError: The file cannot be opened.
-        RecordingError: The file is not a recording, incomplete or damaged, or a rollout does not fit the header; the
-            message names file, rollout and offset.
-        SpacesMismatchError: It was recorded with other spaces; the message has the path inside the space and both
-            sides.
+        RecordingError: The file is not a recording, is incomplete or damaged, or contains a rollout that does not fit
+            the header. The message contains the file, the rollout and the offset.
+        SpacesMismatchError: The file was recorded with other spaces. The message contains the path inside the space and
+            both sides.
         ProtocolMismatchError: The file has another version of the protocol.
     """
     with _opened(path) as file:
@@ -187,7 +187,7 @@ def read_rollouts(path: Path, spaces: EnvironmentSpaces | None = None) -> Iterat
 
 
 class _Reader:
-    """Reads a file from the front, and knows its position for messages."""
+    """Reads a file sequentially, and tracks the position for messages."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
@@ -199,8 +199,8 @@ class _Reader:
             self.header = self._read_header()
         except DecodeError as error:
             raise RecordingError(
-                f"{path}: its first message is not a RecordingHeader: {error}; expected a recording; give a file that "
-                "`rollcast record` wrote"
+                f"{path}: its first message is not a RecordingHeader: {error}; expected a recording; give a file from "
+                "`rollcast record`"
             ) from error
         except MismatchError as error:
             raise type(error)(f"{path}: {error}") from error
@@ -208,8 +208,8 @@ class _Reader:
             raise RecordingError(f"{path}: {error}") from error
         if not self._has_digests:
             logger.warning(
-                "%s has no digests: an earlier version of rollcast wrote it, or another program, and damage to its "
-                "numbers would not be noticed",
+                "%s has no digests: an earlier version of rollcast or another program wrote it, so damage to its "
+                "numbers cannot be detected",
                 path,
             )
         self._max_rollout_bytes = self.header.max_rollout_bytes
@@ -233,7 +233,9 @@ class _Reader:
                 raise RecordingError("its tensors are deferred; expected their bytes: only a stream may defer them")
         except (RollcastError, DecodeError) as error:
             n_whole, keep = self._n_whole, f"head -c {self._start} {self._path} > NEW"
-            kept = f"the {n_whole} rollouts before it are whole: `{keep}` keeps them" if n_whole else "none before it"
+            kept = (
+                f"the {n_whole} rollouts before it are complete: `{keep}` keeps them" if n_whole else "none before it"
+            )
             raise RecordingError(
                 f"{self._path}: rollout {self._n_whole + 1}, at byte {self._start}: {error} ({kept})"
             ) from error
@@ -243,7 +245,7 @@ class _Reader:
     def _read_header(self) -> RecordingHeader:
         payload = self._next_message(MAX_HEADER_BYTES)
         if payload is None:
-            raise RecordingError("it is empty; expected a recording; give a file that `rollcast record` wrote")
+            raise RecordingError("it is empty; expected a recording; give a file from `rollcast record`")
         proto = recording_pb2.RecordingHeader.FromString(payload)
         self._has_digests = proto.digest != 0
         if self._has_digests:
@@ -265,7 +267,7 @@ class _Reader:
         payload = self._file.read(length) if length <= n_left else b""
         if len(payload) < length:
             raise RecordingError(
-                f"a message of {length} bytes is cut off after {max(n_left, 0)}; expected all of it; its writer was "
+                f"a message of {length} bytes is cut off after {max(n_left, 0)}; expected all bytes; its writer was "
                 "killed, or the copy is incomplete: copy or record it again"
             )
         return payload
@@ -278,14 +280,14 @@ class _Reader:
                 if not index:
                     return None
                 raise RecordingError(
-                    "the length of a message is cut off; expected all of it; copy the file or record it again"
+                    "the length of a message is cut off; expected all bytes; copy the file or record it again"
                 )
             length |= (byte[0] & 0x7F) << 7 * index
             if byte[0] < 0x80:
                 return length
         raise RecordingError(
-            f"a length of more than {_MAX_VARINT_BYTES} bytes; expected that of a message below 2 GiB; the file is "
-            "damaged or not a recording: record it again"
+            f"a length of more than {_MAX_VARINT_BYTES} bytes; expected the length of a message below 2 GiB; the file "
+            "is damaged or not a recording: record it again"
         )
 
 
@@ -293,7 +295,7 @@ def _sealed(message: Message) -> bytes:
     """Returns a message with its digest.
 
     Raises:
-        EncodeError: It is above `MAX_MESSAGE_BYTES`.
+        EncodeError: The message exceeds `MAX_MESSAGE_BYTES`.
     """
     sealed = seal(message.SerializeToString())
     if len(sealed) > MAX_MESSAGE_BYTES:
@@ -304,7 +306,7 @@ def _sealed(message: Message) -> bytes:
 def _check_seal(payload: bytes) -> None:
     if not ends_with_seal(payload):
         raise RecordingError(
-            f"its {len(payload)} bytes do not match its digest; expected what was written; it is damaged: copy it again"
+            f"its {len(payload)} bytes do not match its digest; expected matching ones; it is damaged: copy it again"
         )
 
 
@@ -313,5 +315,5 @@ def _opened(path: Path) -> BinaryIO:
         return path.open("rb")
     except OSError as error:
         raise ConfigurationError(
-            f"{path} cannot be read: {error.strerror}; expected a file that `rollcast record` wrote; give its path"
+            f"{path} cannot be read: {error.strerror}; expected a file from `rollcast record`; give its path"
         ) from error

@@ -1,4 +1,4 @@
-"""Encodes the header of a file of rollouts, and bounds the size of the rollouts in the file."""
+"""Encodes and decodes the header of a file of rollouts, and limits the size of its rollouts."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -23,19 +23,19 @@ from rollcast.v1 import recording_pb2
 
 RECORDING_FORMAT: Final = "rollcast.v1.Recording"
 
-# The size of the largest Join: what two processes can agree on fits into a file.
+# The size of the largest Join message, so that every agreement fits into a file.
 MAX_HEADER_BYTES: Final = 4 << 20
-# Protobuf's own limit, in every language.
+# Protobuf's limit in every language.
 MAX_MESSAGE_BYTES: Final = (1 << 31) - 1
-# A step's reward, three flags, row of final_index, seed, and an episode that ends in it: at most 61 bytes.
+# A step's reward, three flags, row of final_index, seed, and an episode that ends in the step: at most 61 bytes.
 _STEP_BYTES: Final = 64
-# Names, paths, shapes and lengths: at most the header, which has the same paths, and as much again.
+# Names, paths, shapes and lengths: at most twice the header, which has the same paths.
 _NAMES_BYTES: Final = 2 * MAX_HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingHeader(RolloutShape):
-    """The header of a file of rollouts; field by field as `rollcast.v1.RecordingHeader` documents it."""
+    """The header of a file of rollouts. `rollcast.v1.RecordingHeader` documents the fields."""
 
     n_envs: int
     env_id: str = ""
@@ -44,7 +44,7 @@ class RecordingHeader(RolloutShape):
 
     @property
     def max_rollout_bytes(self) -> int:
-        """The largest size of a rollout in the file: every observation could also be a final one."""
+        """The largest size of a rollout in the file, in bytes. Every observation may also be a final observation."""
         n_bytes = rollout_bytes(self, step_bytes=_STEP_BYTES, has_finals=True)
         return min(n_bytes + _NAMES_BYTES, MAX_MESSAGE_BYTES)
 
@@ -53,7 +53,7 @@ def recording_header_to_proto(header: RecordingHeader) -> recording_pb2.Recordin
     """Encodes a header.
 
     Args:
-        header: The header; an empty `software_version` becomes the running one.
+        header: The header. The running version replaces an empty `software_version`.
 
     Raises:
         InvalidSpaceError: A space is not supported.
@@ -73,22 +73,21 @@ def recording_header_to_proto(header: RecordingHeader) -> recording_pb2.Recordin
 
 
 def recording_header_from_proto(proto: recording_pb2.RecordingHeader) -> RecordingHeader:
-    """Decodes a header and validates it.
+    """Decodes and checks a header.
 
     Args:
         proto: The message.
 
     Raises:
-        RecordingError: It is the first message of another kind of file.
-        ProtocolMismatchError: It has another version of the protocol.
+        RecordingError: The message is from another kind of file.
+        ProtocolMismatchError: The message has another version of the protocol.
         InvalidInputError: T or B is below 1, or the recurrent state or the stack of frames is too large.
         InvalidSpaceError: A space is malformed or not supported.
         InvalidTensorError: A bound of a space is malformed.
     """
     if proto.format != RECORDING_FORMAT:
         raise RecordingError(
-            f"its format is {quoted(proto.format)}; expected {RECORDING_FORMAT!r}; give a file that `rollcast record` "
-            "wrote"
+            f"its format is {quoted(proto.format)}; expected {RECORDING_FORMAT!r}; give a file from `rollcast record`"
         )
     if proto.protocol_version != PROTOCOL_VERSION:
         raise ProtocolMismatchError(
@@ -131,11 +130,11 @@ def encode_recording_header(header: RecordingHeader) -> bytes:
 
 
 def decode_recording_header(serialized: bytes) -> RecordingHeader:
-    """Decodes bytes from `encode_recording_header`, or any others.
+    """Decodes a header from bytes, which may be untrusted.
 
     Raises:
         RecordingError: The bytes are not a header.
-        ProtocolMismatchError: It has another version of the protocol.
+        ProtocolMismatchError: The header has another version of the protocol.
         InvalidInputError: A number or a space is malformed or not supported.
     """
     try:

@@ -11,20 +11,20 @@ from rollcast.services.columns.columns import SubstepColumns
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.wire.same_fields import same_fields
 
-# The version of a step whose action no policy chose, but a human, a planner or a safety filter.
+# The policy version of a step whose action a human, a planner or a safety filter chose.
 NOT_BY_POLICY: Final = -1
 
 
 class EpisodeStatistics(NamedTuple):
     """One finished episode of one agent.
 
-    A tuple, for its speed: some vector environments end 30,000 episodes a second.
+    It is a tuple for speed, because some vector environments end 30,000 episodes per second.
 
     Attributes:
-        env_index: The trajectory, of B.
-        episode_return: Sum of its rewards.
-        n_steps: Its number of steps.
-        events: The events that its environment fired, reduced.
+        env_index: The trajectory's number, below B.
+        episode_return: The sum of the episode's rewards.
+        n_steps: The episode's number of steps.
+        events: The reduced events that the environment fired.
     """
 
     env_index: int
@@ -38,11 +38,11 @@ class StreamProgress:
     """The progress of a rollout stream.
 
     Attributes:
-        acknowledged_sequence: Every rollout up to this sequence has been accepted, exactly once.
-        credit_sequence: The actor may start and send rollouts up to this sequence. If it is not above the acknowledged
-            one, the actor waits for a later answer; see `RolloutStream.await_credit`.
+        acknowledged_sequence: The learner has accepted every rollout up to this sequence exactly once.
+        credit_sequence: The actor may start and send rollouts up to this sequence. If it does not exceed
+            `acknowledged_sequence`, the actor waits for a later answer; see `RolloutStream.await_credit`.
         end_of_training: Training has ended: stop stepping, close the stream and exit.
-        min_policy_version: Wait for this version or a newer one before starting the next rollout; 0: do not wait.
+        min_policy_version: Before the next rollout, wait for this version or a newer version; 0: do not wait.
     """
 
     acknowledged_sequence: int
@@ -51,7 +51,7 @@ class StreamProgress:
     min_policy_version: int = 0
 
 
-# The names are the contract's; both ends of a stream copy them.
+# The fields with the contract's names. Both sides of a stream copy them.
 progress_fields: Final = same_fields(StreamProgress)
 
 
@@ -59,27 +59,28 @@ progress_fields: Final = same_fields(StreamProgress)
 class Rollout:
     """T steps of B trajectories, which continue the actor's previous rollout.
 
-    A trajectory is the experience of one agent of one environment, with a row for each of its actions; its number is
-    `environment * n_agents + agent`. In a flat environment it is the environment's number.
+    A trajectory is the experience of one agent of one environment, with a row for each of its actions. Its number is
+    `environment * n_agents + agent`. In a flat environment, this is the environment's number.
 
     Attributes:
         actor_id: The actor's name from Join.
-        incarnation: The process of that actor, from 1.
-        sequence: 1, 2, 3, ... within an incarnation.
-        policy_version: The version that acted. If several did, the one from which the age of the rollout counts.
-        substeps: Columns by substep key; exactly one on the wire, `FLAT_SUBSTEP` for a flat environment.
+        incarnation: The actor's incarnation, from 1.
+        sequence: The rollout's number within the incarnation: 1, 2, 3, ...
+        policy_version: The version of the policy that acted. If several versions acted, the one that determines the
+            rollout's policy lag.
+        substeps: The columns by substep key; exactly one substep on the wire, `FLAT_SUBSTEP` for a flat environment.
         reward: float32 `[T, B]`.
-        terminated: bool `[T, B]`, the episode ended in this step and nothing follows from it.
-        truncated: bool `[T, B]`, the episode was cut in this step; its value continues from the final observation.
+        terminated: bool `[T, B]`, the episode ended by itself in this step, so the bootstrap is 0.
+        truncated: bool `[T, B]`, the episode was cut in this step; the value of the final observation is the bootstrap.
         valid: bool `[T, B]`, or None if every row is a transition. False marks the reset rows of vector environments
-            that reset in the step after the last; the observation of such a row is the final one of its episode. False
-            also marks the empty rows before a trajectory whose agent has acted fewer than T times.
+            with NEXT_STEP, which have the final observation of the episode. False also marks the empty rows before a
+            trajectory whose agent has acted fewer than T times.
         final_index: int32 `[N, 2]`, the rows (t, b) of the final observations.
-        episodes: Episodes that ended in this rollout.
-        env_seeds: The seed with which the environment of each of the B trajectories was started.
-        events: The events that the policy fired while it played, reduced.
-        policy_versions: int64 `[T, B]`, the version that chose the action of each step, or `NOT_BY_POLICY`. Rows that
-            are not valid may hold any version. None: `policy_version` chose all.
+        episodes: The episodes that ended in this rollout.
+        env_seeds: The initial seed of the environment of each of the B trajectories.
+        events: The reduced events of the policy.
+        policy_versions: int64 `[T, B]`, the version of the policy that chose the action of each step, or
+            `NOT_BY_POLICY`. Rows that are not valid may have any version. None: `policy_version` chose all actions.
     """
 
     actor_id: str
@@ -99,7 +100,7 @@ class Rollout:
 
     @property
     def substep_key(self) -> str:
-        """The key of its substep."""
+        """The key of the rollout's substep."""
         return next(iter(self.substeps))
 
     @property
@@ -114,5 +115,5 @@ class Rollout:
 
     @property
     def n_env_steps(self) -> int:
-        """The number of transitions, which are agents' steps: T times B, without invalid rows."""
+        """The number of transitions (agents' steps): T times B, without invalid rows."""
         return self.reward.size if self.valid is None else int(np.count_nonzero(self.valid))

@@ -1,4 +1,4 @@
-"""Computes the bytes of a rollout, and refuses work whose rollouts are above the limit."""
+"""Computes the size of a rollout, and refuses work whose rollouts exceed the limit."""
 
 import math
 
@@ -9,12 +9,13 @@ from rollcast.services.errors import LimitExceededError
 
 
 def rollout_bytes(rollout_shape: RolloutShape, *, step_bytes: int | None = None, has_finals: bool = False) -> int:
-    """Returns the bytes of the largest rollout, over all substeps.
+    """Returns the size of the largest rollout of all substeps, in bytes.
 
     Args:
         rollout_shape: The shape of the rollouts.
-        step_bytes: Bytes of a step of a trajectory beside its substep's columns; None: those of the common columns.
-        has_finals: Count each observation as a final one, too; else final observations are not counted.
+        step_bytes: The bytes of a trajectory's step besides the columns of its substep; None: the bytes of the common
+            columns.
+        has_finals: True: also count each observation as a final observation. False: count no final observations.
     """
     return max(
         _column_bytes(key, rollout_shape, has_finals=has_finals)
@@ -28,15 +29,15 @@ def rollout_bytes(rollout_shape: RolloutShape, *, step_bytes: int | None = None,
 
 
 def check_rollout_size(rollout_shape: RolloutShape, *, max_rollout_bytes: int, advice: str) -> None:
-    """Refuses work whose rollouts can never be delivered, before anything is allocated for it.
+    """Refuses work whose rollouts would exceed the limit, before memory is allocated.
 
     Args:
         rollout_shape: The shape of the rollouts of one actor.
         max_rollout_bytes: The limit.
-        advice: What to do about it, for the message.
+        advice: The advice in the message.
 
     Raises:
-        LimitExceededError: A rollout would be larger.
+        LimitExceededError: A rollout would exceed the limit.
     """
     n_bytes = rollout_bytes(rollout_shape)
     if n_bytes > max_rollout_bytes:

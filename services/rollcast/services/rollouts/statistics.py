@@ -1,4 +1,4 @@
-"""Defines the reduced events of an episode as values: the declared statistics, and their numbers."""
+"""Defines the reduced events of an episode: the declared statistics, and their values."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from rollcast.services.limits.limits import MAX_NAME_LENGTH
 from rollcast.services.limits.texts import quoted
 
-# "own" is a user's function, known only to processes that have the interface class.
+# "own" is a user's function. Only processes with the interface class have it.
 Reduction: TypeAlias = Literal["mean", "std", "min", "max", "sum", "count", "median", "own"]
 
 
@@ -15,9 +15,9 @@ class EpochStatistic:
     """A statistic of an epoch, computed from the values of its episodes.
 
     Attributes:
-        name: Its name among the event's statistics of epochs; empty if there is only one.
+        name: The statistic's name among the event's statistics of epochs; empty if there is only one.
         reduction: The function that reduces the values.
-        cumulative: Whether it covers all epochs instead of one.
+        cumulative: Whether the statistic covers all epochs instead of one epoch.
     """
 
     name: str
@@ -31,8 +31,8 @@ class EventStatistic:
 
     Attributes:
         event: The event's name.
-        name: Its name among the event's statistics of episodes; empty if there is only one.
-        epoch: The statistics of epochs that are computed from it.
+        name: The statistic's name among the event's statistics of episodes; empty if there is only one.
+        epoch: The statistics of epochs that are computed from this statistic.
     """
 
     event: str
@@ -41,11 +41,11 @@ class EventStatistic:
 
 
 class EventValue(NamedTuple):
-    """The value of a statistic for one episode. A tuple, like `EpisodeStatistics`, for its speed.
+    """The value of a statistic for one episode. Like `EpisodeStatistics`, it is a tuple for speed.
 
     Attributes:
         statistic: The statistic.
-        group: The values of the grouping attributes as texts; empty without grouping.
+        group: The values of the grouping attributes, as text; empty without grouping.
         value: The finite value.
     """
 
@@ -55,7 +55,7 @@ class EventValue(NamedTuple):
 
 
 def name_problem(name: str) -> str | None:
-    """Returns the mistake in the name of an event, statistic or group; None if it is valid."""
+    """Describes the mistake in the name of an event, statistic or group; None if the name is valid."""
     if len(name) > MAX_NAME_LENGTH:
         return f"{quoted(name)} of {len(name)} characters"
     return None if name.isprintable() else repr(name)

@@ -1,6 +1,6 @@
-"""Encodes events of episodes as protobuf, and back.
+"""Encodes and decodes the events of episodes.
 
-A rollout declares each statistic once; a value names its statistic by the position of the declaration.
+A rollout declares each statistic once. A value refers to its statistic by the position of the declaration.
 """
 
 import math
@@ -27,7 +27,7 @@ _NUMBERS: Final = {reduction: number for number, reduction in _REDUCTIONS.items(
 
 
 def fill_statistics(header: rollout_pb2.Rollout, rollout: Rollout) -> None:
-    """Writes a rollout's episodes and events into its header, replacing earlier ones.
+    """Writes a rollout's episodes and events to the header, and replaces earlier episodes and events.
 
     Args:
         header: The header.
@@ -80,7 +80,7 @@ def event_statistics_from_proto(header: rollout_pb2.Rollout) -> Sequence[EventSt
 def event_values_from_proto(
     events: Iterable[rollout_pb2.EventValue], statistics: Sequence[EventStatistic]
 ) -> tuple[EventValue, ...]:
-    """Decodes values.
+    """Decodes the values of events.
 
     Args:
         events: The values of an episode, or of a rollout.
@@ -90,13 +90,13 @@ def event_values_from_proto(
 
 
 def statistics_problem(header: rollout_pb2.Rollout) -> tuple[str, str, str] | None:
-    """Looks for a problem with the events of a rollout.
+    """Checks the events of a rollout.
 
     Args:
         header: The rollout.
 
     Returns:
-        What was found, what was expected, and the exceeded limit or an empty string; None if there is no problem.
+        The problem, the expectation, and the exceeded limit or an empty string; None if the events are valid.
     """
     n_statistics = len(header.event_statistics)
     if n_statistics > MAX_EVENT_STATISTICS:

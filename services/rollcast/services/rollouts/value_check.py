@@ -1,4 +1,4 @@
-"""Checks the values of a rollout where it is made, with the learner's messages plus environment and seed."""
+"""Checks the values of a rollout in the actor. The errors are the learner's, with environment and seed."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.leaf_schema import LeafSchema
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
 
-# Observations come first, since the others derive from them.
+# Observations come first, because wrong observations cause other wrong values.
 _FIRST = ("observation", "last_observation", "final_observation", "reward")
 _CHECKED = sorted((*COLUMNS, REWARD), key=lambda column: column.name not in _FIRST)
 
 
 class _Column(NamedTuple):
-    """An array to check: its name, its place, and its schema."""
+    """An array to check: its name, position and schema."""
 
     name: str
     column: Column
@@ -28,7 +28,7 @@ class _Column(NamedTuple):
 
 
 class ValueCheck:
-    """Refuses the rollouts that a learner would refuse, and names the environment and its seed. Any thread may call it.
+    """Refuses rollouts that a learner would refuse. The error contains the environment and its seed. Thread-safe.
 
     Args:
         spaces: The spaces by substep key.
@@ -36,7 +36,7 @@ class ValueCheck:
 
     def __init__(self, spaces: EnvironmentSpaces) -> None:
         self._n_agents = {key: substep.n_agents for key, substep in spaces.items()}
-        # A state and earlier frames are checked alike, however many there are.
+        # A recurrent state and earlier frames have the same check for every size.
         everything = RolloutShape(spaces, n_rollout_steps=1, state_size=1, frame_stack=2)
         self._columns = {
             key: [
@@ -55,7 +55,7 @@ class ValueCheck:
             rollout: A rollout of these spaces.
 
         Raises:
-            InvalidTensorError: It contains a value that is not allowed: NaN, an infinity, or a value outside a discrete
+            InvalidTensorError: The rollout contains a forbidden value: NaN, an infinity, or a value outside a discrete
                 space.
         """
         what = f"actor {rollout.actor_id!r}, rollout {rollout.sequence}: column "
@@ -68,16 +68,16 @@ class ValueCheck:
                 _check(checked, values, what, rollout.env_seeds, n_agents, rollout.final_index)
 
     def check_observations(self, observation: Observation, *, key: str, what: str, env_seeds: Sequence[int]) -> None:
-        """Checks the observations of an incomplete rollout: a wrong one may be the cause of another error.
+        """Checks the observations of an incomplete rollout, because an invalid observation may have caused an error.
 
         Args:
             observation: `[t, B, ...]` for every leaf.
             key: The substep.
-            what: Names the rollout, for messages.
+            what: The description of the rollout in messages.
             env_seeds: The seed of each environment.
 
         Raises:
-            InvalidTensorError: As above.
+            InvalidTensorError: See `__call__`.
         """
         for checked in self._columns[key]:
             if checked.column.name == "observation":
@@ -92,17 +92,17 @@ def environment_at(
     n_agents: int,
     final_index: NDArray[Any] | None,
 ) -> str:
-    """Returns the environment of a value in words, for a message.
+    """Describes the environment of a value, for a message.
 
     Args:
-        axes: Names of the column's leading dimensions.
+        axes: The names of the column's leading dimensions.
         index: The value's index in the column.
-        env_seeds: The seed of each trajectory's environment, or none.
-        n_agents: Trajectories of an environment.
-        final_index: The rows of the final observations; None: not known.
+        env_seeds: The seed of each trajectory's environment, or empty.
+        n_agents: The number of trajectories of an environment.
+        final_index: The rows of the final observations; None: unknown.
 
     Returns:
-        `", of environment 3 (seed 17)"`, or the part of it that is known.
+        `", of environment 3 (seed 17)"`, or the part of this text that is known.
     """
     if "b" in axes:
         trajectory = index[axes.index("b")]

@@ -1,1 +1,1 @@
-"""Tells KEDA how many actors a learner wants: KEDA's contract for external scalers."""
+"""Implements KEDA's external scaler: reports the number of actors that a learner wants."""

@@ -1,4 +1,4 @@
-"""The bounds on the number of actors that a ScaledObject gives in its trigger's metadata."""
+"""Reads the bounds on the number of actors from the metadata of a ScaledObject's trigger."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from rollcast.services.limits.texts import quoted
 from rollcast.services.settings.suggestions import did_you_mean
 
 _MIN, _MAX = "minActors", "maxActors"
-# KEDA sends all metadata of a trigger, with those that tell itself where the scaler is, and how to reach it.
+# KEDA sends all metadata of a trigger, including its own keys for the connection to the scaler.
 _KEDAS_OWN: Final = frozenset(
     {"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsCertFile", "tlsClientCert", "tlsClientKey"}
 )
@@ -17,7 +17,7 @@ _KEDAS_OWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorBounds:
-    """The fewest and the most actors of one ScaledObject; None: any number."""
+    """The smallest and the largest number of actors of one ScaledObject; None: no bound."""
 
     fewest: int | None = None
     most: int | None = None
@@ -27,14 +27,15 @@ class ActorBounds:
         """Reads a trigger's metadata.
 
         Raises:
-            InvalidInputError: A name is unknown, a value is no whole number of at least 1, or the bounds cross.
+            InvalidInputError: A name is unknown, a value is not a whole number of at least 1, or the lower bound
+                exceeds the upper bound.
         """
         for name in metadata:
             if name not in _KEDAS_OWN and name not in (_MIN, _MAX):
                 guess = did_you_mean(name, (_MIN, _MAX, *_KEDAS_OWN))
                 raise InvalidInputError(
                     f"the trigger's metadata have {name!r}; expected {_MIN}, {_MAX} or those of KEDA's external trigger"
-                    f"; {guess or 'leave it out'}"
+                    f"; {guess or 'omit it'}"
                 )
         fewest, most = _number(metadata, _MIN), _number(metadata, _MAX)
         if fewest is not None and most is not None and fewest > most:
@@ -45,27 +46,27 @@ class ActorBounds:
         return cls(fewest=fewest, most=most)
 
     def check_within(self, own: Self) -> None:
-        """Checks that they narrow the scaler's own bounds.
+        """Checks that these bounds and the scaler's own bounds overlap.
 
         Args:
-            own: The scaler's.
+            own: The scaler's bounds.
 
         Raises:
-            InvalidInputError: They are beyond those.
+            InvalidInputError: No number of actors is within both bounds.
         """
         if self.fewest is not None and own.most is not None and self.fewest > own.most:
             raise InvalidInputError(
                 f"the trigger's {_MIN} is {self.fewest}; expected at most {own.most}, the scaler's --max-actors; lower "
-                "it, or raise that"
+                "the first, or raise the second"
             )
         if self.most is not None and own.fewest is not None and self.most < own.fewest:
             raise InvalidInputError(
                 f"the trigger's {_MAX} is {self.most}; expected at least {own.fewest}, the scaler's --min-actors; "
-                "raise it, or lower that"
+                "raise the first, or lower the second"
             )
 
     def clamp(self, n_actors: int) -> int:
-        """Returns the nearest number within the bounds; 0 stays 0, because training has ended."""
+        """Returns the nearest number within the bounds. 0 stays 0, because training has ended."""
         if n_actors == 0:
             return 0
         if self.most is not None:

@@ -1,4 +1,4 @@
-"""Serves KEDA's ExternalScaler: the number of actors that a learner wants, seen through a Protocol."""
+"""Serves KEDA's ExternalScaler: reports the number of actors that a learner wants."""
 
 from collections.abc import Iterator
 from typing import Final, Protocol
@@ -13,36 +13,36 @@ from rollcast.services.limits.texts import quoted
 from rollcast.services.scaling.bounds import ActorBounds
 
 EXTERNAL_SCALER: Final[str] = messages.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
-# The only metric. One replica counts for 1, so KEDA makes as many replicas as its value says.
+# The only metric. Its target for one replica is 1, so the metric's value is the number of replicas.
 WANTED_ACTORS: Final = "wanted_actors"
 
-# Seconds after which a stream checks whether the caller or the server has gone.
+# Seconds after which a stream checks whether its caller has disconnected or the server stops.
 _LOOK_S: Final = 0.5
 
 
 class WantedActors(Protocol):
-    """The number of actors that a learner wants. Called from many threads."""
+    """The number of actors that a learner wants. Many threads call it."""
 
     def wanted(self) -> int:
-        """Returns how many actors the learner wants; 0 once training has ended.
+        """Returns the number of actors that the learner wants; 0 once training has ended.
 
         Raises:
-            NotReadyError: Nothing is known about the learner, or has not been for too long.
+            NotReadyError: The learner's status is unknown or too old.
             UnauthenticatedError: The learner does not know the scaler's token.
             PermissionDeniedError: The token's role may not read the status.
         """
 
     def wait_for_change(self, wanted: int, timeout_s: float) -> None:
-        """Waits until the number is another one; at most `timeout_s`."""
+        """Waits until the number changes, or until `timeout_s` has passed."""
 
 
 class ExternalScalerServicer(external_scaler_pb2_grpc.ExternalScalerServicer):
     """Serves KEDA.
 
     Args:
-        source: The wanted number of actors.
-        gate: Tells when the server stops.
-        bounds: The bounds of that number, which those of a trigger may narrow.
+        source: Provides the wanted number of actors.
+        gate: Signals that the server stops.
+        bounds: The bounds of this number. A trigger may narrow them.
     """
 
     def __init__(self, source: WantedActors, gate: StreamGate, bounds: ActorBounds) -> None:
@@ -60,7 +60,7 @@ class ExternalScalerServicer(external_scaler_pb2_grpc.ExternalScalerServicer):
     def StreamIsActive(  # noqa: N802  # gRPC's name
         self, request: messages.ScaledObjectRef, context: grpc.ServicerContext
     ) -> Iterator[messages.IsActiveResponse]:
-        """Answers whether training continues, at once and at every change."""
+        """Answers whether training continues, at once and after every change."""
         self._bounds(request)
         said: bool | None = None
         while context.is_active() and not self._gate.draining:
@@ -73,7 +73,7 @@ class ExternalScalerServicer(external_scaler_pb2_grpc.ExternalScalerServicer):
     def GetMetricSpec(  # noqa: N802  # gRPC's name
         self, request: messages.ScaledObjectRef, context: grpc.ServicerContext
     ) -> messages.GetMetricSpecResponse:
-        """Names the only metric."""
+        """Returns the name of the only metric."""
         del context
         self._bounds(request)
         spec = messages.MetricSpec(metricName=WANTED_ACTORS, targetSize=1, targetSizeFloat=1.0)
@@ -82,16 +82,16 @@ class ExternalScalerServicer(external_scaler_pb2_grpc.ExternalScalerServicer):
     def GetMetrics(  # noqa: N802  # gRPC's name
         self, request: messages.GetMetricsRequest, context: grpc.ServicerContext
     ) -> messages.GetMetricsResponse:
-        """Answers the wanted number of actors.
+        """Returns the wanted number of actors.
 
         Raises:
-            InvalidInputError: There is no such metric.
+            InvalidInputError: The scaler has no such metric.
         """
         del context
         if request.metricName != WANTED_ACTORS:
             raise InvalidInputError(
-                f"there is no metric {quoted(request.metricName)}; expected {WANTED_ACTORS!r}; ask for what "
-                "GetMetricSpec names"
+                f"there is no metric {quoted(request.metricName)}; expected {WANTED_ACTORS!r}; request the metric of "
+                "GetMetricSpec"
             )
         wanted = self._wanted(request.scaledObjectRef)
         value = messages.MetricValue(metricName=WANTED_ACTORS, metricValue=wanted, metricValueFloat=float(wanted))

@@ -1,1 +1,1 @@
-"""Protects connections: TLS, tokens, and the table of the role that each call needs."""
+"""The protection of connections: TLS, tokens and roles."""

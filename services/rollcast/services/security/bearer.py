@@ -1,4 +1,4 @@
-"""Puts a token into the header of every call, `authorization: Bearer TOKEN`, and finds it there."""
+"""Adds a token to the metadata of every call, `authorization: Bearer TOKEN`, and reads it."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -12,7 +12,7 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 def token_in(metadata: Metadata | None) -> str | None:
-    """Returns the token that came with a call; None if there is none, or more than one."""
+    """Returns the token of a call; None if the call has no token, or several."""
     tokens = [value for key, value in metadata or () if key == _KEY]
     if len(tokens) != 1 or not isinstance(tokens[0], str) or not tokens[0].startswith(_SCHEME):
         return None
@@ -20,7 +20,7 @@ def token_in(metadata: Metadata | None) -> str | None:
 
 
 def with_token(token: str) -> Metadata:
-    """Returns the metadata of a call with a token, and nothing else."""
+    """Returns metadata with only a token."""
     return ((_KEY, f"{_SCHEME}{token}"),)
 
 
@@ -42,9 +42,9 @@ class BearerInterceptor(
     grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
     grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
 ):
-    """Sends the token with every call; with a stream only once, when it is opened.
+    """Sends the token with every call. A stream sends it once, when it opens.
 
-    gRPC's own call credentials refuse channels without TLS, which `--insecure` and the loopback use.
+    gRPC's own call credentials refuse channels without TLS, which `--insecure` and loopback connections use.
     """
 
     def __init__(self, token: str) -> None:

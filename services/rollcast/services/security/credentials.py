@@ -1,4 +1,4 @@
-"""Makes gRPC's credentials from the files of TLS; a server notices new files without a restart."""
+"""Makes gRPC's credentials from TLS files. A server notices new files without a restart."""
 
 import logging
 import ssl
@@ -17,11 +17,10 @@ _T = TypeVar("_T")
 
 
 def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
-    """Makes the credentials of a server, which checks before each handshake whether the files have changed.
+    """Makes the credentials of a server. The server checks for changed files before each handshake.
 
-    A new connection gets the new certificate and is checked against the new authorities; open connections continue.
-    Files that cannot be used, such as a certificate whose key has not been replaced yet, change nothing, and the log
-    says so.
+    New connections use the new certificate and authorities; open connections continue. If the new files are unusable,
+    such as a certificate without its new key, the server logs a warning and keeps the old files.
 
     Args:
         tls: The files.
@@ -36,13 +35,13 @@ def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
 
     return grpc.dynamic_ssl_server_credentials(
         _configuration(tls),
-        newer,  # type: ignore[arg-type]  # gRPC takes None for "nothing is newer"; its stubs do not
+        newer,  # type: ignore[arg-type]  # gRPC accepts None for "no newer files"; its stubs do not
         require_client_authentication=tls.client_ca is not None,
     )
 
 
 def server_context(tls: ServerTls) -> ssl.SSLContext:
-    """Makes the context of a server without gRPC, which notices new files as `server_credentials` does.
+    """Makes the SSL context of a server without gRPC. Like `server_credentials`, it notices new files.
 
     Args:
         tls: The files.
@@ -77,11 +76,11 @@ def _context(tls: ServerTls) -> ssl.SSLContext:
 
 
 def _renewed(read: Callable[[], _T], tls: ServerTls) -> _T | None:
-    """Reads changed files; returns None, and says so, if they cannot be used."""
+    """Reads changed files. If they cannot be used, logs a warning and returns None."""
     try:
         made = read()
     except ConfigurationError as error:
-        _log.warning("the certificate stays as it was: %s", error)
+        _log.warning("the old certificate stays in use: %s", error)
         return None
     _log.info("read the certificate %s again", tls.cert)
     return made
@@ -98,7 +97,7 @@ def _configuration(tls: ServerTls) -> grpc.ServerCertificateConfiguration:
 
 
 def channel_credentials(security: ClientSecurity) -> grpc.ChannelCredentials | None:
-    """Makes the credentials of a channel from the files as they are now; returns None for plain TCP.
+    """Makes the credentials of a channel from the current files; None for plain TCP.
 
     Args:
         security: TLS and token of the client.

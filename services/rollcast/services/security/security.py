@@ -1,6 +1,6 @@
-"""Defines the protection of a connection as values: TLS files and tokens. Imports no gRPC.
+"""Defines the protection of a connection: TLS files and tokens. The module does not import gRPC.
 
-A unix socket needs neither: the modes of the socket and its folder decide who may open it.
+A unix socket needs neither TLS nor tokens, because the modes of the socket and its folder control access.
 """
 
 import ssl
@@ -18,11 +18,11 @@ class ServerTls:
     """The TLS files of a server, in PEM.
 
     Attributes:
-        cert: Its certificate, followed by those of the authorities in between.
+        cert: The server's certificate, followed by intermediate certificates.
         key: The key of the certificate.
-        client_ca: Authorities of clients: a client without a certificate from one of them is refused (mutual TLS);
-            None: every client may connect.
-        prefix: The prefix of its options' names, for messages.
+        client_ca: The authorities of clients, for mutual TLS. The server refuses a client without a certificate from
+            one of them. None: every client may connect.
+        prefix: The prefix of the options' names, for messages.
     """
 
     cert: Path
@@ -39,7 +39,7 @@ class ServerTls:
         """Reads the files.
 
         Raises:
-            ConfigurationError: A file cannot be read or is not PEM, or certificate and key do not belong together.
+            ConfigurationError: A file cannot be read or is not PEM, or certificate and key do not match.
         """
         _check_pair(self.cert, self.key, self.prefix)
         if self.client_ca is not None:
@@ -48,12 +48,12 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSecurity:
-    """The TLS and tokens that a server demands of its clients. The default is for loopback and unix sockets.
+    """The TLS and tokens that a server requires. The default is for loopback addresses and unix sockets.
 
     Attributes:
-        tls: Its files; None: it serves plain TCP.
+        tls: The TLS files; None: plain TCP.
         tokens: Returns the role of each token; None: every client may make every call.
-        insecure: Also serves other machines without TLS.
+        insecure: Whether to serve other machines without TLS.
         prefix: The prefix of the TLS options' names, for messages.
     """
 
@@ -73,7 +73,7 @@ class ServerSecurity:
         insecure: bool = False,
         prefix: str = "",
     ) -> Self:
-        """Makes it from a user's settings, and reads all files.
+        """Makes the security from a user's settings, and reads all files.
 
         Raises:
             ConfigurationError: A setting is missing, or a file cannot be read or is malformed.
@@ -101,33 +101,33 @@ class ServerSecurity:
             address: The address to serve.
 
         Raises:
-            ConfigurationError: The address is malformed; or other machines reach it, there is no TLS, and `insecure` is
+            ConfigurationError: The address is malformed, or other machines can reach it without TLS while `insecure` is
                 False.
         """
         parsed = parse_listening_address(address)
         if self.tls is None and not self.insecure and not parsed.is_local:
             raise ConfigurationError(
                 f"the address {address!r} can be reached from other machines and has no TLS: anyone on the network "
-                "could read and steer everything; expected localhost, a unix socket, or TLS; give "
+                "could read and control everything; expected localhost, a unix socket, or TLS; give "
                 f"{_option(f'{self.prefix}tls_cert')} and {_option(f'{self.prefix}tls_key')} (rollcast certs makes "
-                "some), or --insecure on a network you trust"
+                "them), or --insecure on a network you trust"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSecurity:
-    """The TLS and token with which a client connects. Files are read again for every channel. The default is plain TCP.
+    """The TLS and token of a client. It reads its files again for every channel. The default is plain TCP.
 
     Attributes:
-        tls_ca: Authorities of the server's certificate, in PEM; None: plain TCP.
+        tls_ca: The authorities of the server's certificate, in PEM; None: plain TCP.
         tls_cert: The client's certificate, for servers with mutual TLS.
         tls_key: The key of the certificate.
-        token: The token to send; never shown.
-        token_file: A file with the token instead.
-        insecure: Also sends the token to other machines without TLS.
+        token: The token to send. It is never shown.
+        token_file: A file with the token, in place of `token`.
+        insecure: Whether to send the token to other machines without TLS.
 
     Raises:
-        ConfigurationError: A setting lacks another one that it needs, or the token is malformed.
+        ConfigurationError: A required setting is missing, or the token is malformed.
     """
 
     tls_ca: Path | None = None
@@ -146,33 +146,33 @@ class ClientSecurity:
                 "tls_cert is given without tls_ca; expected the authority of the learner's certificate; give --tls-ca"
             )
         if self.token is not None and self.token_file is not None:
-            raise ConfigurationError("token and token_file are both given; expected one of them; leave one out")
+            raise ConfigurationError("token and token_file are both given; expected one of them; omit one")
         if self.token is not None:
             check_token(self.token, "token")
 
     def token_for(self, address: str) -> str | None:
-        """Returns the token to send to an address; None if there is none.
+        """Returns the token to send to an address; None if the client has no token.
 
         Raises:
-            ConfigurationError: The file cannot be read or has no token; or the token would travel without TLS.
+            ConfigurationError: The file cannot be read or has no token, or the token would be sent without TLS.
         """
         parsed = parse_address(address)
         if parsed.path is not None or (self.token is None and self.token_file is None):
             return None
         if self.tls_ca is None and not self.insecure and not parsed.is_local:
             raise ConfigurationError(
-                f"a token would travel to {address!r} without TLS, readable for anyone on the network path; expected "
-                "TLS or this machine; give --tls-ca, or --insecure on a network you trust"
+                f"a token would be sent to {address!r} without TLS, so anyone on the network path could read it; "
+                "expected TLS or this machine; give --tls-ca, or --insecure on a network you trust"
             )
         if self.token_file is None:
             return self.token
         return check_token(read_secret(self.token_file).strip(), f"the token in {str(self.token_file)!r}")
 
     def check_files(self) -> None:
-        """Reads the files of TLS.
+        """Reads and checks the TLS files.
 
         Raises:
-            ConfigurationError: A file cannot be read or is not PEM, or certificate and key do not belong together.
+            ConfigurationError: A file cannot be read or is not PEM, or certificate and key do not match.
         """
         if self.tls_ca is not None:
             _check_authority(self.tls_ca, "tls_ca")
@@ -190,7 +190,7 @@ def _option(name: str) -> str:
 
 def _check_pair(cert: Path, key: Path, prefix: str) -> None:
     try:
-        # Without a password OpenSSL would ask the terminal for one.
+        # Without this password, OpenSSL would prompt for one in the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
     except (OSError, ValueError) as error:
         raise ConfigurationError(

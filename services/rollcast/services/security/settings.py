@@ -1,4 +1,4 @@
-"""Defines the settings of TLS and tokens, for servers and for clients. Imports no grpc."""
+"""Defines the settings of TLS and tokens, for servers and for clients. The module does not import gRPC."""
 
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class ServerSecuritySettings(ProcessSettings):
         return security
 
     def security_files(self) -> dict[str, Any]:
-        """Returns the arguments of `ServerSecurity.from_files`, for a process of its own."""
+        """Returns the arguments of `ServerSecurity.from_files`, for a child process."""
         return {
             "tls_cert": self.tls_cert,
             "tls_key": self.tls_key,
@@ -88,7 +88,7 @@ class ClientSecuritySettings(ProcessSettings):
     insecure: bool = Field(False, description="Allow sending the token to other machines without TLS.")
 
     def client_security(self) -> ClientSecurity:
-        """Makes the client's security; the files are read when a connection is made.
+        """Makes the client's security, which reads its files for each connection.
 
         Raises:
             ConfigurationError: A setting is missing, or the token is malformed.
@@ -104,7 +104,7 @@ class ClientSecuritySettings(ProcessSettings):
 
 
 class ServedSecuritySettings(ProcessSettings):
-    """The settings of TLS and tokens of a server that a process has besides its own connections; they begin `serve`."""
+    """The TLS and token settings of a server in a process that is also a client. Their names begin with `serve`."""
 
     insecure: bool
     serve_tls_cert: Path | None = setting(None, "Serve with TLS, with this certificate (PEM). Default: no TLS.", FREE)
@@ -117,14 +117,14 @@ class ServedSecuritySettings(ProcessSettings):
 
     @property
     def required_tokens(self) -> Path | None:
-        """The file of the tokens of which clients must bring one; None: none need be brought."""
+        """The file with the accepted tokens; None: clients need no token."""
         return None
 
     def security_at(self, address: str) -> ServerSecurity:
         """Makes the server's security, and reads the files.
 
         Args:
-            address: The address that it serves.
+            address: The address of the server.
 
         Raises:
             ConfigurationError: A file cannot be used, or the address is open to other machines without TLS and
@@ -143,7 +143,7 @@ class ServedSecuritySettings(ProcessSettings):
 
 
 class ServingClientSecuritySettings(ClientSecuritySettings, ServedSecuritySettings):
-    """The settings of TLS and tokens of a client that serves others itself."""
+    """The settings of TLS and tokens of a client that is also a server."""
 
     insecure: bool = Field(
         False, description="Allow serving other machines without TLS, and sending the token to them without TLS."
@@ -151,7 +151,7 @@ class ServingClientSecuritySettings(ClientSecuritySettings, ServedSecuritySettin
 
 
 class RelayingSecuritySettings(ServingClientSecuritySettings):
-    """The same settings for a client whose whole purpose is to serve others."""
+    """The settings of `ServingClientSecuritySettings` for a process that only serves, such as a relay."""
 
     address: str
 

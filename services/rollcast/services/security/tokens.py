@@ -14,12 +14,15 @@ from rollcast.services.security.watched_files import WatchedFiles
 
 _log = logging.getLogger(__name__)
 
-# Visible ASCII: a header can carry it, and people can type it. 16 characters are too many to guess.
+# Visible ASCII, which a header can carry and people can type. 16 characters cannot be guessed.
 _TOKEN: Final = re.compile(r"[!-~]{16,512}")
+
+# The files that this process has warned about, with their modes. A client reads its file at every connection.
+_warned: Final[set[tuple[Path, int]]] = set()
 
 
 class Role(enum.Enum):
-    """The role of a token's holder; `rollcast.services.rpcs` lists the calls of each."""
+    """The role of a token's holder. `rollcast.services.rpcs` lists the calls that each role may make."""
 
     ACTOR = "actor"
     VIEWER = "viewer"
@@ -27,7 +30,7 @@ class Role(enum.Enum):
 
 
 class Tokens(Protocol):
-    """A map from token to role. Called from any thread, also from the one that serves all calls: it must not block."""
+    """A map from token to role. It must not block, because the thread that accepts all calls uses it."""
 
     def role_of(self, token: str) -> Role | None:
         """Returns the role of a token; None for an unknown one."""
@@ -36,14 +39,14 @@ class Tokens(Protocol):
 class TokenTable:
     """A fixed set of tokens. Safe from any thread.
 
-    It keeps only their SHA-256 digests, and compares all of them in constant time at every call. So neither the
-    duration nor a dump of this object tells anything about a token.
+    It keeps only SHA-256 digests, and compares all digests in constant time at every call. So neither the duration of a
+    call nor a dump of this object reveals a token.
 
     Args:
         roles: The role of each token.
 
     Raises:
-        ConfigurationError: There is no token, or one is too short or has characters that no header carries.
+        ConfigurationError: There is no token, or a token is too short or has characters that a header cannot carry.
     """
 
     def __init__(self, roles: Mapping[str, Role]) -> None:
@@ -62,11 +65,11 @@ class TokenTable:
 
 
 class TokenFile:
-    """The tokens of a file, read again when it changes. Safe from any thread.
+    """The tokens in a file. It reads the file again after each change. Safe from any thread.
 
-    A line is `role:token`, with a role of `actor`, `viewer` and `operator`; empty lines and lines that begin with # are
+    A line is `role:token`, and the role is `actor`, `viewer` or `operator`. Empty lines and lines that begin with # are
     comments. A role may have many tokens. If the file becomes unreadable or malformed, the last tokens stay valid, and
-    the log says so.
+    the log has a warning.
 
     Args:
         path: The file.
@@ -105,7 +108,7 @@ class TokenFile:
                     f"{where} names no role; expected 'actor:TOKEN', 'viewer:TOKEN' or 'operator:TOKEN'; correct it"
                 )
             if check_token(token, f"the token in {where}") in roles:
-                raise ConfigurationError(f"{where} has a token that is in a line above; expected each once; remove one")
+                raise ConfigurationError(f"{where} repeats an earlier token; expected each once; remove one")
             roles[token] = Role(name)
         if not roles:
             raise ConfigurationError(f"{str(self._path)!r} has no token; expected lines 'role:token'; add one")
@@ -117,27 +120,27 @@ def check_token(token: str, what: str) -> str:
 
     Args:
         token: The token.
-        what: Names it in the error, which does not show it.
+        what: A description of the token for the error, which does not show the token itself.
 
     Raises:
-        ConfigurationError: It is empty, too short or too long, or has characters that no header carries.
+        ConfigurationError: The token is empty, too short or too long, or has characters that a header cannot carry.
     """
     if not _TOKEN.fullmatch(token):
         raise ConfigurationError(
-            f"{what} has {len(token)} characters or one that is not allowed; expected 16 to 512 letters, digits and "
+            f"{what} has {len(token)} characters or a forbidden one; expected 16 to 512 letters, digits and "
             "punctuation marks without blanks; make one with: openssl rand -hex 32"
         )
     return token
 
 
 def read_secret(path: Path) -> str:
-    """Reads the text of a file that only its owner should be able to read; warns in the log if others can.
+    """Reads a secret file. Logs a warning, once for each mode, if users other than the owner can read the file.
 
     Args:
         path: The file.
 
     Raises:
-        ConfigurationError: It cannot be read.
+        ConfigurationError: The file cannot be read.
     """
     try:
         mode = path.stat().st_mode
@@ -147,8 +150,9 @@ def read_secret(path: Path) -> str:
             f"the file {str(path)!r} cannot be read ({error.__class__.__name__}); expected a text file that this user "
             "may read; correct the path or its mode"
         ) from error
-    if mode & 0o007:
-        # Only a warning: secrets that Docker and Kubernetes mount are often readable for all of a container.
+    if mode & 0o007 and (path, mode) not in _warned:
+        # Only a warning, because all users of a container can often read the secrets that Docker and Kubernetes mount.
+        _warned.add((path, mode))
         _log.warning("%s has mode %03o, so others can read it; expected 600: chmod 600 %s", path, mode & 0o777, path)
     return text
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 class WatchedFiles:
-    """Detects changes of files by their inodes, sizes and times; a missing file is a state like any other.
+    """Detects changes of files by their inodes, sizes and modification times. A missing file is a valid state.
 
-    Safe from any thread; several threads that ask at once may all see the same change.
+    Safe from any thread. Several concurrent callers may all see the same change.
 
     Args:
-        paths: The files; symbolic links are followed, so a swapped mounted secret is noticed.
+        paths: The files. Symbolic links are followed, so that the replacement of a mounted secret is a change.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -19,7 +19,7 @@ class WatchedFiles:
         self._seen = self._state()
 
     def have_changed(self) -> bool:
-        """Returns whether a file has changed since the last call, or since the beginning."""
+        """Returns whether a file has changed since the last call, or since this object was made."""
         state = self._state()
         if state == self._seen:
             return False

@@ -1,1 +1,1 @@
-"""Makes the gRPC server of a learner: its address, its threads, and the interceptors around every call."""
+"""The gRPC servers: address, threads, and the interceptors of every call."""

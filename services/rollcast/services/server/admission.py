@@ -1,4 +1,4 @@
-"""Decides by its row in the table of RPCs whether a call is admitted, for servers with threads and with event loops."""
+"""Checks whether a server admits a call, by its entry in `RPCS`, for threaded and asyncio servers."""
 
 import contextlib
 import logging
@@ -29,21 +29,21 @@ _log = logging.getLogger(__name__)
 
 
 class Admission:
-    """The steps that each call of a server takes before its handler, by its row in the table of RPCs.
+    """The checks of each call before its handler, by its entry in `RPCS`.
 
-    1. `check_token`: who may not make it is refused before its request is read.
-    2. `check_rate`: a client that calls too often is refused.
-    3. `request`: a client that does not send its request in time is refused.
-    4. `stream` and `unary_call`: its place; a stream whose answers are not taken in time ends.
+    1. `check_token`: refuses an unauthorised caller before it reads the request.
+    2. `check_rate`: refuses a client that calls too often.
+    3. `request`: refuses a client that does not send its request in time.
+    4. `stream` and `unary_call`: hold the call's place, and end a stream whose client does not read answers in time.
 
-    `status_of` says how a call ends after an error of any step, or of the handler. Any thread may call.
+    `status_of` returns the status for an error of a check or of the handler. Safe from any thread.
 
     Args:
-        tokens: Returns the role of each token; None: no call needs one.
+        tokens: Returns the role of each token; None: no call needs a token.
         rate: Counts calls.
-        half_open: Bounds the calls that wait for their request, which have no place before it has come.
+        half_open: Limits the calls that wait for their request, which do not have a place yet.
         gate: Gives streams and calls their places, and ends stuck streams.
-        refusals: Notes the errors that a limit caused.
+        refusals: Records the errors that a limit caused.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class Admission:
 
     @staticmethod
     def rpc(method: str) -> Rpc:
-        """Returns the row of a method."""
+        """Returns the entry of a method in `RPCS`."""
         return RPCS.get(method, OTHER_RPC)
 
     def check_token(self, method: str, metadata: Metadata | None) -> None:
-        """Checks the token that came with a call.
+        """Checks the token of a call.
 
         Args:
             method: The method's full name.
             metadata: The call's metadata.
 
         Raises:
-            UnauthenticatedError: The call needs a token, and it has none, or an unknown one.
+            UnauthenticatedError: The call needs a token, and has no token or an unknown token.
             PermissionDeniedError: The token's role may not make the call.
         """
         if self._tokens is not None:
@@ -78,14 +78,14 @@ class Admission:
         """Counts a call.
 
         Raises:
-            ThrottledError: There were too many.
+            ThrottledError: The caller, or all callers together, made too many calls.
         """
         self._rate.check(peer)
 
     def request(
         self, peer: str, cancel: Callable[[], None], *, is_large: bool
     ) -> contextlib.AbstractContextManager[None]:
-        """Holds a call's place while it waits for its request; see `HalfOpenCalls.call`."""
+        """Counts a call as half open while it waits for its request; see `HalfOpenCalls.call`."""
         return self._half_open.call(peer, cancel, is_large=is_large)
 
     def stream(
@@ -99,7 +99,7 @@ class Admission:
         return contextlib.nullcontext() if self.rpc(method).is_probe else self._gate.unary_call()
 
     def status_of(self, error: Exception, method: str, peer: str) -> status_pb2.Status:
-        """Returns the status with which a call ends after an error; logs the error if it is not of the tree."""
+        """Returns the status with which a call ends after an error. Logs an unforeseen error."""
         if not isinstance(error, RollcastError):
             _log.error("%s failed on a request from %s", method, shown_peer(peer), exc_info=error)
             error = RollcastError(
@@ -111,11 +111,12 @@ class Admission:
 
 
 def decoder(handler: Any, method: str) -> Callable[[bytes], Any] | None:  # noqa: ANN401  # an untyped named tuple
-    """Returns the parser of a handler's requests, for a place where a malformed one becomes an error of the tree.
+    """Returns the parser of a handler's requests, which raises a `RollcastError` for a malformed request.
 
     None: the handler takes bytes.
 
-    gRPC would parse requests in the one thread that serves all completions, and answer INTERNAL.
+    gRPC's own parsing would run in the only thread that serves completions, and would answer INTERNAL to malformed
+    requests.
 
     Args:
         handler: The handler.
@@ -131,7 +132,7 @@ def decoder(handler: Any, method: str) -> Callable[[bytes], Any] | None:  # noqa
         except DecodeError as error:
             raise UnreadableMessageError(
                 f"{method} got {len(serialized)} bytes that do not parse ({error}); expected its request message; send "
-                "the message of rollcast/v1/*.proto; send it again if it was damaged on its way"
+                "the message of rollcast/v1/*.proto; send it again if it was damaged in transit"
             ) from error
 
     return decode
@@ -140,7 +141,7 @@ def decoder(handler: Any, method: str) -> Callable[[bytes], Any] | None:  # noqa
 def no_request(method: str, peer: str) -> MissingMessageError:
     """Returns the error of a call without a request."""
     return MissingMessageError(
-        f"{method} from {shown_peer(peer)} came without a request; expected one message; send it"
+        f"{method} from {shown_peer(peer)} arrived without a request; expected one message; send it"
     )
 
 

@@ -1,4 +1,4 @@
-"""Takes every call of a server with an event loop through the same steps as `CallInterceptor` those with threads."""
+"""Makes the checks of `Admission` for every call of an asyncio server."""
 
 import asyncio
 import inspect
@@ -23,13 +23,13 @@ _Context = Any
 
 
 class AioCallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Takes each call through the steps of `Admission`, and to its handler, in the event loop.
+    """Makes the checks of `Admission`, then runs the call's handler, in the event loop.
 
-    Handlers may be coroutines that read and write by the context, or asynchronous generators. They get requests as
-    they were decoded, and a context whose `write` ends the call if the client does not take a message in time.
+    Handlers may be coroutines that read and write through the context, or asynchronous generators. They get decoded
+    requests, and a context. Its `write` ends the call if the client does not read a message in time.
 
     Args:
-        admission: The steps.
+        admission: The checks.
     """
 
     def __init__(self, admission: Admission) -> None:
@@ -47,7 +47,7 @@ class AioCallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] 
             handler_call_details: The call's method and metadata.
 
         Returns:
-            The wrapped handler, or one that refuses the call; None for an unknown method.
+            The wrapped handler, or a handler that refuses the call; None for an unknown method.
         """
         method = handler_call_details.method
         try:
@@ -113,7 +113,7 @@ class AioCallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] 
     async def _guarded(
         self, serve: Callable[[Callable[[], None]], Awaitable[Any]], context: _Context, method: str
     ) -> Any:  # noqa: ANN401  # what the handler returns
-        """Serves a call; every error becomes its status."""
+        """Serves a call, and converts every error to a status."""
         task, loop, is_late = asyncio.current_task(), asyncio.get_running_loop(), False
         assert task is not None  # gRPC makes one for each call
 
@@ -127,19 +127,20 @@ class AioCallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] 
         except grpc.aio.AbortError:
             raise
         except asyncio.CancelledError:
-            if not is_late:  # the caller is gone
+            if not is_late:  # the caller has disconnected
                 raise
             task.uncancel()
             await context.abort(grpc.StatusCode.CANCELLED, _LATE)
         except Exception as error:  # noqa: BLE001  # every error must become a status
             if isinstance(error, NotImplementedError) and context.code() is grpc.StatusCode.UNIMPLEMENTED:
-                # A generated servicer, of a method that it lacks: a traceback would be in the log for each call.
+                # From a generated servicer without this method. Otherwise the log would have a traceback for each such
+                # call.
                 await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
             await _abort(context, self._admission.status_of(error, method, context.peer()))
 
 
 class _TakenInTime:
-    """A call's context whose messages must be taken in time."""
+    """A call's context whose client must read messages in time."""
 
     def __init__(self, context: _Context, place: CallPlace) -> None:
         self._context = context
@@ -149,14 +150,14 @@ class _TakenInTime:
         return getattr(self._context, name)
 
     async def write(self, message: object) -> None:
-        """Sends a message, once the transport takes it."""
+        """Sends a message, once the transport accepts it."""
         self._place.expect("accept a message")
         await self._context.write(message)
         self._place.settle()
 
 
 def _refusal(error: RollcastError) -> Any:  # noqa: ANN401  # an untyped named tuple
-    """Returns a handler that ends a call of any kind before it reads a request."""
+    """Returns a handler that refuses a call of any kind before it reads a request."""
 
     async def refuse(_requests: object, context: _Context) -> None:
         await _abort(context, error_to_status(error))

@@ -1,4 +1,4 @@
-"""Checks that an address can be taken, since gRPC's own errors do not say why not."""
+"""Checks that a server can listen at an address, because gRPC's errors contain no reason."""
 
 import contextlib
 import errno
@@ -14,16 +14,16 @@ _CONNECT_TIMEOUT_S: Final = 1.0
 
 
 def check_bindable(address: Address) -> None:
-    """Checks that no server has an address and that it can be taken; removes a unix socket that no process listens on.
+    """Checks that an address is free and that a server can listen at it. Removes an abandoned unix socket.
 
-    gRPC unlinks any socket at its path, and so would steal another server's clients.
+    gRPC unlinks any socket at the path, so it would take over another server's clients.
 
     Args:
         address: The address.
 
     Raises:
-        AddressInUseError: Another server has it.
-        ConfigurationError: It cannot be taken for another reason.
+        AddressInUseError: Another server has the address.
+        ConfigurationError: A server cannot listen at the address for another reason.
     """
     if address.path is None:
         _check_tcp(address)
@@ -38,13 +38,13 @@ def _check_tcp(address: Address) -> None:
         )
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
-            f"the host of the address {address.text!r} cannot be resolved: {error}; expected a name or number of this "
-            "machine, for example 127.0.0.1 or 0.0.0.0; correct it"
+            f"the host of the address {address.text!r} cannot be resolved: {error}; expected a name or IP address of "
+            "this machine, for example 127.0.0.1 or 0.0.0.0; correct it"
         ) from error
     for family, kind, protocol, _, where in candidates:
         try:
             probe = socket.socket(family, kind, protocol)
-        except OSError:  # a family that this machine lacks; gRPC skips it too
+        except OSError:  # an address family that this machine lacks; gRPC skips it, too
             continue
         with probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -65,7 +65,7 @@ def _explain(address: Address, error: OSError) -> AddressInUseError | Configurat
         )
     return ConfigurationError(
         f"the address {address.text!r} cannot be bound: {error.strerror}; expected an address of this machine and a "
-        "port that this user may use; correct it"
+        "port for this user; correct it"
     )
 
 
@@ -78,8 +78,8 @@ def _check_unix(address: Address) -> None:
         )
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise ConfigurationError(
-            f"the socket {str(path)!r} cannot be made in {str(path.parent)!r}; expected a folder that this user may "
-            "write to; choose another"
+            f"the socket {str(path)!r} cannot be made in {str(path.parent)!r}; expected a folder in which this user "
+            "may write; choose another"
         )
     try:
         mode = path.lstat().st_mode
@@ -95,7 +95,7 @@ def _check_unix(address: Address) -> None:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()  # left behind by a server that was killed
             return
-        except OSError:  # a full backlog (EAGAIN, timeout) or no permission: a server is there
+        except OSError:  # a full backlog (EAGAIN, timeout) or no permission: a server listens
             pass
     raise AddressInUseError(
         f"the socket {str(path)!r} is in use by another process; expected it to be free; stop the other learner or "

@@ -1,4 +1,4 @@
-"""Serves `EnvironmentService.Play` over WebSockets, for clients that do not speak gRPC: browsers above all."""
+"""Serves `EnvironmentService.Play` over WebSockets, for clients without gRPC, such as browsers."""
 
 import asyncio
 import contextlib
@@ -26,33 +26,32 @@ from rollcast.services.server.admission import Admission
 from rollcast.services.server.listening import Listening
 
 _METHOD: Final = "/rollcast.v1.EnvironmentService/Play"
-# The close code of an error is this plus the number of its gRPC code: RFC 6455 leaves 4000 to 4999 to applications.
+# The close code of an error is this number plus the gRPC code. RFC 6455 reserves 4000 to 4999 for applications.
 _FIRST_CODE: Final = 4000
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _CLOSE_TIMEOUT_S: Final = 2.0
 _PING_INTERVAL_S: Final = 10.0
-# Messages of a client that wait; then its connection is not read.
+# The number of a client's waiting messages from which the server stops reading its connection.
 _MAX_QUEUE: Final = 2
 
-# Host, port, and more with IPv6, as the system names where a connection comes from.
+# The origin of a connection in the system's format: host, port, and more with IPv6.
 _Where: TypeAlias = Any
 
 
 class EnvironmentSockets:
-    """The WebSockets of a server of environments: each binary frame is a message. Its event loop alone uses it.
+    """The WebSockets of a server of environments. Each binary frame is a message. Only the event loop uses it.
 
-    A client takes the same steps as a call over gRPC; it is half open from the moment that its connection is accepted,
-    before TLS, until its first message. It may send its token as `?token=`, since a page cannot set
-    headers. Any page that a browser shows can dial an address of its machine, so without tokens only pages of this
-    machine may.
+    A client passes the same checks as a call over gRPC. It is half open from the acceptance of its connection, before
+    TLS, until its first message. It may send its token as `?token=`, because a page cannot set headers. Any page in a
+    browser can dial an address of the browser's machine, so without tokens only pages of this machine may connect.
 
     Args:
         address: The host and port to serve.
         security: TLS and tokens for clients.
-        admission: The steps.
-        play: Plays the environments of a client.
-        opens: What anyone may do who reaches the address where it has neither TLS nor tokens, for the log.
-        max_connections: Connections at once, at most; a further one is closed.
+        admission: The checks.
+        play: Serves the environments of a client.
+        opens: The actions that anyone may take at an address without TLS and tokens, for the log.
+        max_connections: The largest number of connections; the server closes further connections.
         silence_s: Seconds that a connection may leave a ping unanswered.
     """
 
@@ -76,29 +75,30 @@ class EnvironmentSockets:
         self._listening = Listening(address, security, opens)
         self._streams: set[asyncio.Task[None]] = set()
         self._connections: set[_Connection] = set()
-        # The connections without a first message, by descriptor: each counts as half open until this is closed.
+        # The connections without a first message, by descriptor. A connection counts as half open until its stack is
+        # closed.
         self._half_open: dict[int, contextlib.ExitStack] = {}
         self._servers: list[Server] = []
 
     @property
     def address(self) -> str:
-        """The address that is served, with the real port if 0 was asked for.
+        """The served address, with the real port in place of port 0.
 
         Raises:
-            NotReadyError: It is not served yet.
+            NotReadyError: The server has not started.
         """
         return self._listening.address
 
     async def start(self) -> None:
-        """Takes the address and serves.
+        """Starts to listen and serve.
 
         Raises:
             AddressInUseError: Another server has the address.
-            ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
+            ConfigurationError: The server cannot listen at the address for another reason, or cannot use the TLS files.
         """
         tls = self._security.tls
         context = None if tls is None else server_context(tls)
-        # The library would log every client that breaks off.
+        # The library would log every client that disconnects without a close frame.
         silent = logging.getLogger(f"{__name__}.library")
         silent.setLevel(logging.CRITICAL)
         with self._listening.binding():
@@ -126,7 +126,7 @@ class EnvironmentSockets:
         """Ends every stream and frees the address.
 
         Args:
-            grace_s: Seconds that streams may take to end by themselves.
+            grace_s: Seconds that streams may take to end.
         """
         if self._streams:
             await asyncio.wait(self._streams, timeout=grace_s)
@@ -136,10 +136,10 @@ class EnvironmentSockets:
             await server.wait_closed()
 
     def _accepted(self, connection: "_Connection", where: _Where) -> None:
-        """Counts a connection until its end, and as half open until its first message.
+        """Counts a connection until it ends, and as half open until its first message.
 
         Raises:
-            ConnectionAbortedError: It is one too many, and closed; asyncio then takes the next one.
+            ConnectionAbortedError: There are too many connections. asyncio closes this connection and accepts the next.
         """
         if len(self._connections) >= self._max_connections:
             connection.close()
@@ -161,13 +161,13 @@ class EnvironmentSockets:
         stack.enter_context(self._admission.request(_peer(where), cut, is_large=True))
 
     def _answer_at_once(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Refuses a connection that a page of another machine has opened; else None."""
+        """Returns a refusal for a connection from a page of another machine; otherwise None."""
         origin = request.headers.get("Origin")
         if origin is not None and self._security.tokens is None and not _is_local(origin):
             return connection.respond(
                 HTTPStatus.FORBIDDEN,
-                f"a page of {origin} may not dial this server, which has no tokens; expected a page of localhost; give "
-                "the server tokens, and the page one of them\n",
+                f"a page of {origin} must not dial this server, which has no tokens; expected a page of localhost; "
+                "give the server tokens, and the page one of them\n",
             )
         return None
 
@@ -179,7 +179,7 @@ class EnvironmentSockets:
         try:
             await self._play_stream(connection, peer)
         except ConnectionClosed:
-            pass  # there is nobody to tell
+            pass  # the client has disconnected
         except Exception as error:  # noqa: BLE001  # every error must become a status
             await _refuse(connection, self._admission.status_of(error, _METHOD, peer))
         finally:
@@ -214,30 +214,30 @@ class EnvironmentSockets:
 
 
 class _Connection(socket.socket):
-    """An accepted connection that says when it is closed. Its event loop alone uses it.
+    """An accepted connection with a callback for its closing. Only its event loop uses it.
 
     Attributes:
-        when_closed: Called before it is closed, each time.
+        when_closed: Called before each close.
     """
 
     when_closed: Callable[[], None] = staticmethod(lambda: None)
 
     def cut(self) -> None:
-        """Ends it: its transport reads the end."""
+        """Ends the connection, so that its transport reads the end of the stream."""
         with contextlib.suppress(OSError):  # it is closed
             self.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the connection."""
         self.when_closed()
         super().close()
 
 
 class _Listener(socket.socket):
-    """A listening socket that tells of each connection at once: asyncio tells of it when TLS is there.
+    """A listening socket that reports each connection at once; asyncio would report it after the TLS handshake.
 
     Attributes:
-        accepted: Called with each connection, and where it comes from.
+        accepted: Called with each connection and its origin.
     """
 
     accepted: Callable[[_Connection, _Where], None]
@@ -251,10 +251,10 @@ class _Listener(socket.socket):
 
 
 def _listeners(address: Address, accepted: Callable[[_Connection, _Where], None]) -> list[_Listener]:
-    """Returns a listening socket for each address of a host: "localhost" may have two.
+    """Returns a listening socket for each address of a host, because "localhost" may have two.
 
     Raises:
-        OSError: An address cannot be taken.
+        OSError: An address cannot be bound.
     """
     listeners, port = [], address.port
     with contextlib.ExitStack() as stack:
@@ -263,7 +263,7 @@ def _listeners(address: Address, accepted: Callable[[_Connection, _Where], None]
         ):
             try:
                 listener = stack.enter_context(_Listener(family, kind, protocol))
-            except OSError:  # a family that this machine lacks
+            except OSError:  # an address family that this machine lacks
                 continue
             listener.accepted = accepted
             if os.name == "posix":
@@ -271,14 +271,14 @@ def _listeners(address: Address, accepted: Callable[[_Connection, _Where], None]
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.bind((where[0], port, *where[2:]))
-            port = listener.getsockname()[1]  # if it was 0, the others have the same
+            port = listener.getsockname()[1]  # for port 0, the other addresses use the same port
             listeners.append(listener)
         stack.pop_all()
     return listeners
 
 
 async def _refuse(connection: ServerConnection, status: status_pb2.Status) -> None:
-    """Tells a client why its stream ends: in a text frame, since a close frame has room for 123 bytes."""
+    """Sends a client the reason for its refusal in a text frame, because a close frame has at most 123 bytes."""
     code = rpc_status.to_status(status).code
     with contextlib.suppress(ConnectionClosed, TimeoutError):
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
@@ -287,7 +287,7 @@ async def _refuse(connection: ServerConnection, status: status_pb2.Status) -> No
 
 
 def _metadata(connection: ServerConnection) -> Metadata:
-    """Returns what a call over gRPC would have brought in its metadata."""
+    """Returns the metadata that a call over gRPC would have."""
     request = connection.request
     assert request is not None  # the handshake is over
     tokens = parse_qs(urlsplit(request.path).query).get("token", [])
@@ -296,12 +296,12 @@ def _metadata(connection: ServerConnection) -> Metadata:
 
 
 def _peer(where: _Where) -> str:
-    """Returns a client's address as gRPC names it."""
+    """Returns a client's address in gRPC's format."""
     host, port, *_ = where
     return f"ipv6:{quote(f'[{host}]', safe=':')}:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
 def _is_local(origin: str) -> bool:
-    """Returns whether a page is one of this machine: pages of files have the origin "null"."""
+    """Returns whether a page is from this machine. Pages from files have the origin "null"."""
     host = urlsplit(origin).hostname
     return host is not None and Address(text=host, host=host).is_local

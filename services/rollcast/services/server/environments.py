@@ -1,4 +1,4 @@
-"""Serves environments that dial in: one thread with an event loop for all streams, and health and reflection."""
+"""Serves environments that dial in, with health and reflection, in one event loop for all streams."""
 
 import asyncio
 import contextlib
@@ -38,36 +38,36 @@ _log = logging.getLogger(__name__)
 
 ENVIRONMENT_SERVICE: Final = environment_pb2.DESCRIPTOR.services_by_name["EnvironmentService"].full_name
 
-_OPENS: Final = "can play with the policy, and have it learn from what they send"
+_OPENS: Final = "can play with the policy, and send data for its training"
 
-# Seconds that a connection may leave a keepalive ping unanswered. A client that steps in its only thread answers none
-# meanwhile; the places of one whose machine has vanished are held for as long.
+# Seconds that a connection may leave a keepalive ping unanswered. A client that steps in its only thread answers no
+# pings during a step. If a client's machine has vanished, its environments keep their places for this time.
 _SILENCE_S: Final = 60.0
-# Seconds that the thread may take to end, beyond the time that streams have.
+# Seconds that the thread may take to end, after the time for the streams.
 _JOIN_TIMEOUT_S: Final = 5.0
 
 
 class EnvironmentServer:
-    """A server of `EnvironmentService`, and of `InferenceService` if there is a source.
+    """A server of `EnvironmentService`, and of `InferenceService` if `inference` is given.
 
     Call `start` and `stop` once each, from any thread.
 
-    All of it runs in one thread, `rollcast-environments`, however many streams are open.
+    One thread, `rollcast-environments`, serves all streams.
 
     Args:
-        address: "host:port" (port 0: any free one) or "unix:/path".
-        sink: Takes the clients and their turns.
-        websocket_address: "host:port" for clients that come over WebSockets; None: there are none.
-        inference: Computes the policy for other actors; None: for none.
+        address: "host:port" (port 0: any free port) or "unix:/path".
+        sink: Receives the clients and their turns.
+        websocket_address: "host:port" for clients over WebSockets; None: no WebSockets.
+        inference: Computes the policy for other actors; None: no inference.
         limits: Limits on clients.
-        security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
+        security: TLS and tokens for clients over TCP; a unix socket uses neither.
 
     Attributes:
-        latencies: How long environments have waited for their actions lately.
-        inference_latencies: The same of actors and their answers.
+        latencies: The recent waiting times of environments for their actions.
+        inference_latencies: The recent waiting times of actors for their answers.
 
     Raises:
-        ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit
+        ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`, or a limit
             is invalid.
     """
 
@@ -117,7 +117,7 @@ class EnvironmentServer:
 
     @property
     def address(self) -> str:
-        """The address that is served, with the real port if 0 was asked for.
+        """The served address, with the real port in place of port 0.
 
         Raises:
             NotReadyError: The server has not been started.
@@ -126,7 +126,7 @@ class EnvironmentServer:
 
     @property
     def websocket_url(self) -> str | None:
-        """The URL for WebSockets, with the real port if 0 was asked for; None: there is none.
+        """The URL for WebSockets, with the real port in place of port 0; None: no WebSockets.
 
         Raises:
             NotReadyError: The server has not been started.
@@ -136,20 +136,20 @@ class EnvironmentServer:
         return f"{'ws' if self._security.tls is None else 'wss'}://{self._sockets.address}"
 
     def start(self) -> None:
-        """Takes the address and serves; health reports SERVING from now on.
+        """Starts to listen and serve. Health then reports SERVING.
 
         Raises:
             AddressInUseError: Another server has the address.
-            ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
+            ConfigurationError: The server cannot listen at the address for another reason, or cannot use the TLS files.
         """
         self._thread.start()
         self._started.result()
 
     def stop(self, grace_s: float = 1.0) -> None:
-        """Ends every call and frees the address. Does nothing the second time.
+        """Ends every call and frees the address. Idempotent.
 
         Args:
-            grace_s: Seconds that streams may take to end by themselves before they are cancelled.
+            grace_s: Seconds that streams may take to end before they are cancelled.
         """
         if self._loop is None or self._end is None:
             return
@@ -199,12 +199,12 @@ class EnvironmentServer:
             names.append(INFERENCE_SERVICE)
         health_servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs do not have it
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-        if is_installed("grpc_reflection"):  # it comes with the extra `learner`
+        if is_installed("grpc_reflection"):  # part of the extra `learner`
             from grpc_reflection.v1alpha import reflection
 
             reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         self._listening.bind(server)
-        # File modes guard a unix socket; a page comes over TCP, whatever else is served.
+        # File modes protect a unix socket, but a page always connects over TCP.
         sockets = self._make_sockets(
             Admission(self._security.tokens, rate, half_open, gate, refusals), play, max_connections
         )

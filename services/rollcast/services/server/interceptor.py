@@ -1,4 +1,4 @@
-"""Takes every call of a server through the same steps, from its token to the status of its error."""
+"""Makes the checks of `Admission` for every call of a threaded server, and converts errors to statuses."""
 
 import itertools
 import logging
@@ -18,14 +18,14 @@ _log = logging.getLogger(__name__)
 
 
 class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Takes each call through the steps of `Admission`, and to its handler, in a thread of the server's pool.
+    """Makes the checks of `Admission`, then runs the call's handler, in a thread of the server's pool.
 
-    An error of any step becomes a rich status; an error that is not of the tree is logged, too. Every method becomes
-    one with a stream of requests: for a unary method gRPC would wait for the request in a thread of the pool, without
-    a deadline, before any interceptor runs. Tokens are checked in the one thread that takes all calls.
+    An error of any check becomes a rich status; an unforeseen error is also logged. The interceptor converts every
+    method to a method with a stream of requests. For a unary method, gRPC would wait for the request in a thread of the
+    pool, without a deadline, before any interceptor runs. The thread that accepts all calls checks tokens.
 
     Args:
-        admission: The steps.
+        admission: The checks.
     """
 
     def __init__(self, admission: Admission) -> None:
@@ -43,7 +43,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
             handler_call_details: The call's method and metadata.
 
         Returns:
-            The wrapped handler, or one that refuses the call; None for an unknown method.
+            The wrapped handler, or a handler that refuses the call; None for an unknown method.
         """
         method = handler_call_details.method
         try:
@@ -104,7 +104,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
                         yield from responses if rpc.is_unhurried else _taken_in_time(responses, place)
                     finally:
                         responses.close()
-            except grpc.RpcError as error:  # the caller is gone and reads no status
+            except grpc.RpcError as error:  # the caller has disconnected and reads no status
                 let_go(error)
             except Exception as error:  # noqa: BLE001  # every error must become a status
                 self._end_call(error, context, method)
@@ -114,14 +114,15 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
     def _end_call(self, error: Exception, context: grpc.ServicerContext, method: str) -> NoReturn:
         code = context.code()  # type: ignore[attr-defined]  # the stubs do not have it
         if isinstance(error, NotImplementedError) and code is grpc.StatusCode.UNIMPLEMENTED:
-            # A generated servicer, of a method that it lacks; raised, it would be a traceback in the log for each call.
+            # From a generated servicer without this method. If raised, the log would have a traceback for each such
+            # call.
             context.abort(code, str(error))
         status = self._admission.status_of(error, method, context.peer())
         context.abort_with_status(rpc_status.to_status(status))
 
 
 def _refusal(error: UnauthenticatedError | PermissionDeniedError, method: str) -> "grpc.RpcMethodHandler[Any, Any]":
-    """Returns a handler that ends a call of any kind before it reads a request."""
+    """Returns a handler that refuses a call of any kind before it reads a request."""
 
     def refuse(requests: object, context: grpc.ServicerContext) -> NoReturn:
         del requests
@@ -143,7 +144,7 @@ def _only(requests: Iterator[Any], method: str, context: grpc.ServicerContext) -
 
 
 def _begun(requests: Iterator[Any]) -> Iterator[Any]:
-    """Waits for the first request, and returns an iterator over all of them."""
+    """Waits for the first request, and returns an iterator over all requests."""
     first = next(requests, None)
     return iter(()) if first is None else itertools.chain((first,), requests)
 

@@ -1,4 +1,4 @@
-"""Takes the address of a gRPC server, and gives it back: its options, TLS, a free port, a unix socket."""
+"""Binds and frees the address of a gRPC server: options, TLS, a free port, a unix socket."""
 
 import contextlib
 import functools
@@ -17,11 +17,11 @@ from rollcast.services.server.binding import check_bindable
 
 _log = logging.getLogger(__name__)
 
-# Below KEEPALIVE_TIME_MS of the clients, or their connections die with too_many_pings.
+# Below the clients' KEEPALIVE_TIME_MS, otherwise their connections end with too_many_pings.
 MIN_PING_INTERVAL_MS: Final = KEEPALIVE_TIME_MS // 2
 # Time for TLS and the first frames of HTTP/2, after which a connection is closed; gRPC's default is two minutes.
 _HANDSHAKE_TIMEOUT_MS: Final = 10_000
-# A server needs these to find dead connections, and to accept the pings of our clients.
+# The options with which a server finds dead connections, and accepts the pings of rollcast's clients.
 KEEPALIVE_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     *COMMON_OPTIONS,
     # The value of GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, which, unlike the name, lacks "recv".
@@ -36,12 +36,12 @@ SERVER_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 
 
 class Listening:
-    """The address of one server, with threads or with an event loop.
+    """The address of one threaded or asyncio server.
 
     Args:
         address: The address to serve.
-        security: TLS and tokens for clients that come over TCP.
-        opens: What anyone may do who reaches the address where it has neither TLS nor tokens, for the log.
+        security: TLS and tokens for clients over TCP.
+        opens: The actions that anyone may take at an address without TLS and tokens, for the log.
     """
 
     def __init__(self, address: Address, security: ServerSecurity, opens: str) -> None:
@@ -53,7 +53,7 @@ class Listening:
 
     @property
     def port(self) -> int:
-        """The port that is served; 0 for a unix socket.
+        """The served port; 0 for a unix socket.
 
         Raises:
             NotReadyError: The server has not been started.
@@ -64,7 +64,7 @@ class Listening:
 
     @property
     def address(self) -> str:
-        """The address that is served, with the real port if 0 was asked for.
+        """The served address, with the real port in place of port 0.
 
         Raises:
             NotReadyError: The server has not been started.
@@ -75,13 +75,13 @@ class Listening:
         return f"{host}:{self.port}"
 
     def bind(self, server: grpc.Server | grpc.aio.Server) -> None:
-        """Takes the address for a server; it serves once it starts.
+        """Binds the address for a server. Serving begins when the server starts.
 
         Raises:
             AddressInUseError: Another server has the address.
-            ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
+            ConfigurationError: The server cannot listen at the address for another reason, or cannot use the TLS files.
         """
-        # File modes decide who may open a unix socket.
+        # File modes control the access to a unix socket.
         tls = None if self._address.path is not None else self._security.tls
         credentials = None if tls is None else server_credentials(tls)
         with self.binding():
@@ -95,11 +95,11 @@ class Listening:
 
     @contextlib.contextmanager
     def binding(self) -> Iterator[None]:
-        """Checks that the address can be taken, while it is taken by other means than `bind`.
+        """Checks the address, while the `with` block binds it by other means than `bind`.
 
         Raises:
             AddressInUseError: Another server has the address.
-            ConfigurationError: The address cannot be taken for another reason.
+            ConfigurationError: The server cannot listen at the address for another reason.
         """
         check_bindable(self._address)
         try:
@@ -107,11 +107,11 @@ class Listening:
         except (RuntimeError, OSError) as error:
             raise AddressInUseError(
                 f"the address {self._address.text!r} could not be bound: {error}; expected it to be free; another "
-                "process may have taken it this moment: try again or choose another"
+                "process may have just taken it: try again or choose another"
             ) from error
 
     def bound(self, port: int) -> None:
-        """Notes that the address was taken, and warns if anyone can read what travels.
+        """Notes that the address is bound, and logs a warning if anyone can read the traffic.
 
         Args:
             port: The real port; 0 for a unix socket.
@@ -121,14 +121,14 @@ class Listening:
             _warn_of_open_door(self.address, self._security.tokens is not None, self._opens)
 
     def remove_socket(self) -> None:
-        """Removes the unix socket, unless another server has put its own there."""
+        """Removes the unix socket, unless another server has replaced it."""
         path = self._address.path
         with contextlib.suppress(FileNotFoundError):
             if path is not None and path.lstat().st_ino == self._socket_inode:
                 path.unlink()
 
 
-@functools.cache  # once for each address: a learner that waits for its first actor serves there twice
+@functools.cache  # once for each address, because a learner that waits for its first actor serves at its address twice
 def _warn_of_open_door(address: str, has_tokens: bool, opens: str) -> None:
     _log.warning(
         "%s is served without TLS: anyone on the network path can read everything, %s",

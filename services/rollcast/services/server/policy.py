@@ -12,18 +12,18 @@ from rollcast.v1 import learner_pb2_grpc
 def make_policy_server(
     address: str, *, source: PolicySource, control: LearnerControl, limits: Limits, security: ServerSecurity
 ) -> GrpcServer:
-    """Makes a server of PolicyService, LearnerService and health; `start` begins to serve.
+    """Makes a server of PolicyService, LearnerService and health. Call `start` to serve.
 
     Args:
-        address: "host:port" (port 0: any free one) or "unix:/path".
-        source: Provides the policy, and acts.
+        address: "host:port" (port 0: any free port) or "unix:/path".
+        source: Provides the policy, and computes actions.
         control: Reports the status.
-        limits: Limits on clients; they also decide the number of threads, which are made when needed.
-        security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
+        limits: The limits on clients. They also determine the number of threads, which the server starts when needed.
+        security: TLS and tokens for clients over TCP; a unix socket uses neither.
 
     Raises:
-        ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit
-            is invalid; or a package of the extra `learner` is missing.
+        ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`. Or a limit
+            is invalid, or a package of the extra `learner` is missing.
     """
     refusals = Refusals()
     return assemble_server(
@@ -37,5 +37,5 @@ def make_policy_server(
         limits=limits,
         security=security,
         refusals=refusals,
-        opens="can ask the policy for actions",
+        opens="can request actions of the policy",
     )

@@ -1,4 +1,4 @@
-"""Makes the gRPC server of a scaler, which KEDA asks."""
+"""Makes the gRPC server of a scaler for KEDA."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from rollcast.services.scaling.service import EXTERNAL_SCALER, ExternalScalerSer
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
 from rollcast.services.server.server import GrpcServer, assemble_server
 
-# KEDA has one or two operators, and asks every few seconds.
+# KEDA has one or two operators, which call every few seconds.
 _LIMITS: Final = Limits(max_actors=8, max_connections=64, max_half_open_calls=32, max_half_open_calls_per_host=32)
 
 
@@ -21,13 +21,13 @@ def make_scaler_server(
     bounds: ActorBounds = NO_BOUNDS,
     security: ServerSecurity = PLAIN_SERVER,
 ) -> GrpcServer:
-    """Makes a server of KEDA's ExternalScaler and of health; `start` begins to serve.
+    """Makes a server of KEDA's ExternalScaler and of health. Call `start` to serve.
 
     Args:
-        address: "host:port" (port 0: any free one) or "unix:/path".
-        source: The wanted number of actors.
-        bounds: The bounds of that number, which those of a trigger may narrow.
-        security: TLS for clients that come over TCP. KEDA sends no tokens.
+        address: "host:port" (port 0: any free port) or "unix:/path".
+        source: Provides the wanted number of actors.
+        bounds: The bounds of this number. A trigger may narrow them.
+        security: TLS for clients over TCP. KEDA sends no tokens.
 
     Raises:
         ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`.
@@ -42,6 +42,6 @@ def make_scaler_server(
         limits=_LIMITS,
         security=security,
         refusals=Refusals(),
-        opens="can ask how many actors the learner wants",
+        opens="can read the number of actors that the learner wants",
         has_fixed_limits=True,
     )

@@ -1,4 +1,4 @@
-"""Makes gRPC servers, a learner's among them: threads, options, health, reflection, clear errors for a bad address."""
+"""Makes gRPC servers, such as a learner's, with threads, options, health and reflection."""
 
 import logging
 import threading
@@ -50,35 +50,35 @@ LEARNER_SERVICE: Final = learner_pb2.DESCRIPTOR.services_by_name["LearnerService
 HISTORY_SERVICE: Final = history_pb2.DESCRIPTOR.services_by_name["HistoryService"].full_name
 REPLAY_SERVICE: Final = replay_pb2.DESCRIPTOR.services_by_name["ReplayService"].full_name
 
-# Threads for probes: no stream, slow call or half-open call may take them.
+# Threads for probes, which no stream, slow call or half-open call may take.
 _PROBE_THREADS: Final = 8
 # Seconds that handlers may take to notice that their call has been cancelled.
 _JOIN_TIMEOUT_S: Final = 5.0
 
 
-# Adds a service to a server, whose gate counts the streams of all services.
+# Adds a service to a server. The server's gate counts the streams of all services.
 AddService: TypeAlias = Callable[[grpc.Server, StreamGate], None]
 
 
 class Evaluators(EvaluatedPolicies, EvaluationSink, Protocol):
-    """The learner as its evaluators see it."""
+    """The part of a learner that evaluators need."""
 
 
 class GrpcServer:
-    """A gRPC server with limits, made by `assemble_server`. Call `start` and `stop` once each, from any thread.
+    """A gRPC server with limits, from `assemble_server`. Call `start` and `stop` once each, from any thread.
 
-    Invariant: a call that sends its request waits for a thread for a moment at most. The pool has a thread for each
+    Invariant: a call that sends its request waits for a thread only for a moment. The pool has a thread for each
     stream, each unary call and each half-open call that the limits allow, and eight for probes. `StreamGate` and
-    `HalfOpenCalls` refuse or end what is above these limits at once, which takes a thread for that moment.
+    `HalfOpenCalls` refuse or end calls above these limits at once, so such a call occupies a thread only briefly.
 
     Args:
-        listening: Its address.
+        listening: The address.
         server: The gRPC server, with its services.
-        executor: Its threads.
-        gate: Counts its streams, and ends stuck calls.
-        health_servicer: Reports its health.
-        services: The names whose health it reports, including the empty name of the whole server.
-        refusals: The clients that met a limit lately.
+        executor: The server's threads.
+        gate: Counts streams, and ends stuck calls.
+        health_servicer: Reports the server's health.
+        services: The names of the services whose health is reported; the empty name stands for the whole server.
+        refusals: Records the clients that recently reached a limit.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class GrpcServer:
 
     @property
     def port(self) -> int:
-        """The port that is served; 0 for a unix socket.
+        """The served port; 0 for a unix socket.
 
         Raises:
             NotReadyError: The server has not been started.
@@ -111,7 +111,7 @@ class GrpcServer:
 
     @property
     def address(self) -> str:
-        """The address that is served, with the real port if 0 was asked for.
+        """The served address, with the real port in place of port 0.
 
         Raises:
             NotReadyError: The server has not been started.
@@ -119,11 +119,11 @@ class GrpcServer:
         return self._listening.address
 
     def start(self) -> None:
-        """Takes the address and serves; health reports SERVING from now on.
+        """Starts to listen and serve. Health then reports SERVING.
 
         Raises:
             AddressInUseError: Another server has the address.
-            ConfigurationError: The address cannot be taken for another reason, or the TLS files cannot be used.
+            ConfigurationError: The server cannot listen at the address for another reason, or cannot use the TLS files.
         """
         self._listening.bind(self._server)
         self._gate.start()
@@ -137,10 +137,10 @@ class GrpcServer:
         self._health.enter_graceful_shutdown()
 
     def stop(self, grace_s: float = 1.0) -> None:
-        """Ends every call and frees the address. Does nothing the second time.
+        """Ends every call and frees the address. Idempotent.
 
         Args:
-            grace_s: Seconds that calls may take to end by themselves before they are cancelled.
+            grace_s: Seconds that calls may take to end before they are cancelled.
         """
         self.drain()
         self._gate.stop()
@@ -166,17 +166,17 @@ def assemble_server(
     look_after: Sequence[Callable[[], None]] = (),
     has_fixed_limits: bool = False,
 ) -> GrpcServer:
-    """Makes a server with limits, health and reflection from its services; `start` begins to serve.
+    """Makes a server of these services, with limits, health checks and reflection. Call `start` to serve.
 
     Args:
-        address: "host:port" (port 0: any free one) or "unix:/path".
+        address: "host:port" (port 0: any free port) or "unix:/path".
         services: Adds each service to the server, by its full name.
-        limits: Limits on clients; they also decide the number of threads, which are made when needed.
-        security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
-        refusals: The clients that met a limit lately.
+        limits: Limits on clients; they also determine the number of threads, which are made when needed.
+        security: TLS and tokens for clients over TCP; a unix socket uses neither.
+        refusals: Records the clients that recently reached a limit.
         opens: See `Listening`.
-        look_after: Called again and again, to end calls that are late.
-        has_fixed_limits: True: no option raises its limits, so messages suggest none.
+        look_after: Functions that end overdue calls. The server calls them regularly.
+        has_fixed_limits: True: no option raises the limits, so messages suggest no option.
 
     Raises:
         ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit
@@ -202,13 +202,13 @@ def assemble_server(
             ("grpc.max_allowed_incoming_connections", room_for_connections(limits.max_connections)),
             ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
         ),
-        # As many again may wait for a thread for a moment; more than that is a flood.
+        # As many more calls may briefly wait for a thread. A larger number is a flood.
         maximum_concurrent_rpcs=2 * n_threads,
     )
     for add in services.values():
         add(server, gate)
     health_servicer = health.HealthServicer()
-    # the empty name is that of the whole server
+    # the empty name stands for the whole server
     names = ("", *services)
     for name in names:
         health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -238,19 +238,19 @@ def make_server(
     limits: Limits = DEFAULT_LIMITS,
     security: ServerSecurity = PLAIN_SERVER,
 ) -> GrpcServer:
-    """Makes a learner's server with all its services, health and reflection; `start` begins to serve.
+    """Makes a learner's server with all its services, health and reflection. Call `start` to serve.
 
     Args:
-        address: "host:port" (port 0: any free one) or "unix:/path".
-        sink: Takes the rollouts.
+        address: "host:port" (port 0: any free port) or "unix:/path".
+        sink: Receives the rollouts.
         source: Provides the policies.
-        control: Reports the status and takes an operator's commands.
-        history: Shows what the run has done; None: no HistoryService.
+        control: Reports the status, and executes an operator's commands.
+        history: Provides the run's history; None: no HistoryService.
         replay: The replay buffers to serve, by substep key; None: no ReplayService.
-        evaluators: Gives evaluators their work and takes their reports; None: the learner evaluates no policies.
-        relays: Takes what relays bring; None: no RelayService.
-        limits: Limits on clients; they also decide the number of threads, which are made when needed.
-        security: TLS and tokens for clients that come over TCP; a unix socket uses neither.
+        evaluators: Assigns versions to evaluators and receives their reports; None: no evaluations.
+        relays: Receives the rollouts of relays; None: no RelayService.
+        limits: Limits on clients; they also determine the number of threads, which are made when needed.
+        security: TLS and tokens for clients over TCP; a unix socket uses neither.
 
     Raises:
         ConfigurationError: The address is malformed, or open to other machines without TLS and `insecure`; or a limit

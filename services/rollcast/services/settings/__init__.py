@@ -1,1 +1,1 @@
-"""Reads the settings of a process from command line, environment and file, and explains them."""
+"""Reads a process's settings from the command line, the environment and a file, and prints their help."""

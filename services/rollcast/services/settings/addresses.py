@@ -1,4 +1,4 @@
-"""Kinds of addresses that several settings are, checked as they are read."""
+"""Defines the types of addresses in settings. Each type checks its values."""
 
 from collections.abc import Callable
 from typing import Annotated, TypeAlias
@@ -14,17 +14,17 @@ def _checked(parse: Callable[[str], object]) -> AfterValidator:
         try:
             parse(text)
         except ConfigurationError as error:
-            raise ValueError(str(error)) from error  # pydantic turns it into its own
+            raise ValueError(str(error)) from error  # pydantic converts it to a ValidationError
         return text
 
     return AfterValidator(check)
 
 
-# host:port or unix:/path, of a server to be
+# host:port or unix:/path, at which a server listens
 ListeningAddress: TypeAlias = Annotated[str, _checked(parse_listening_address)]
-# host:port, of a page to be
+# host:port, at which an HTTP server listens
 WebAddress: TypeAlias = Annotated[str, _checked(parse_web_address)]
 # host:port, unix:/path or file:/path
 ServerAddress: TypeAlias = Annotated[str, _checked(parse_address)]
-# several ways to one server, or several servers, with commas between them
+# several addresses of one server, or of several servers, separated by commas
 ServerAddresses: TypeAlias = Annotated[str, _checked(split_addresses)]

@@ -1,4 +1,4 @@
-"""Parses a process's command line: no abbreviations, and errors that suggest existing options."""
+"""Parses a process's command line, without abbreviations. Errors suggest existing options."""
 
 import argparse
 import json
@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.settings.suggestions import did_you_mean
+from rollcast.services.settings.utf8 import is_utf8
 
 CONFIG: Final = "--config"
 HELP: Final = "--help"
@@ -25,15 +26,15 @@ class CommandLineParser(argparse.ArgumentParser):
     def __init__(self, known: Sequence[str]) -> None:
         super().__init__(allow_abbrev=False, add_help=False)
         self._known, self._applicable = [*known, CONFIG, HELP, HELP_ALL], known
-        # also takes -1e3 for a value, not only -1000
+        # accepts -1e3 as a value, too, not only -1000
         self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
 
     def expect(self, program: str, applicable: Sequence[str]) -> None:
-        """Sets what errors about the next command line say.
+        """Sets the program and the options for errors about the next command line.
 
         Args:
-            program: Its beginning: `"rollcast train"`.
-            applicable: The options that apply to it, which are suggested first.
+            program: The beginning of the command line, for example `"rollcast train"`.
+            applicable: The applicable options. Errors suggest them first.
         """
         self.prog, self._applicable = program, applicable
 
@@ -47,13 +48,17 @@ class CommandLineParser(argparse.ArgumentParser):
         """
         parsed, unknown = super().parse_known_args(args, namespace)
         options = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
+        if unknown and "--" in (args or ()):
+            raise ConfigurationError(
+                "--: nothing after it is read as an option; expected options alone; leave out the --"
+            )
         if unknown:
             lines = [self._unknown(option) for option in options]
-            raise ConfigurationError("\n".join(lines) or f"{unknown[0]!r} is one argument too many; expected options")
+            raise ConfigurationError("\n".join(lines) or f"{unknown[0]!r} is an extra argument; expected options")
         arguments = {action.dest for action in self._actions if not action.option_strings}
         for name, values in vars(parsed).items():
             if isinstance(values, list):
-                # One text, as a variable has it. A path among the arguments may have commas.
+                # One text, as in a variable. A path among the arguments may have commas.
                 setattr(parsed, name, json.dumps(values) if name in arguments else ",".join(values))
         return parsed, unknown
 
@@ -88,7 +93,7 @@ class CommandLineParser(argparse.ArgumentParser):
 
 
 def take_config(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
-    """Takes `--config FILE` out of the arguments, to be read before them.
+    """Extracts `--config FILE` from the arguments, because rollcast reads the file first.
 
     Args:
         arguments: The command line.
@@ -97,7 +102,7 @@ def take_config(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
         The other arguments, and the file or None.
 
     Raises:
-        ConfigurationError: No file follows, or the option is given twice.
+        ConfigurationError: No file follows, its path is not UTF-8, or the option is given twice.
     """
     rest: list[str] = []
     files: list[str] = []
@@ -113,4 +118,6 @@ def take_config(arguments: Sequence[str]) -> tuple[list[str], Path | None]:
         raise ConfigurationError(f"{CONFIG}: no file is given; expected {CONFIG} FILE.yaml")
     if len(files) > 1:
         raise ConfigurationError(f"{CONFIG}: {len(files)} files are given, {', '.join(files)}; expected one; join them")
+    if files and not is_utf8(files[0]):
+        raise ConfigurationError(f"{CONFIG}: {files[0]!r} is not UTF-8; expected UTF-8; choose another path")
     return rest, Path(files[0]) if files else None

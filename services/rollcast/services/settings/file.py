@@ -1,6 +1,6 @@
-"""Reads and writes files of settings, of a run or for `--config`, as plain YAML.
+"""Reads and writes settings as plain YAML, for a run or for `--config`.
 
-Reading costs no more than in proportion to the file's length.
+The cost of reading is at most proportional to the file's length.
 """
 
 import re
@@ -11,26 +11,28 @@ from typing import Any, Final
 import yaml
 
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.settings.utf8 import is_utf8
 
-# A run's settings take 3 KiB. This much takes 0.1 s of a core with libyaml, 10 s without it.
+# A run's settings have 3 KiB. A file of this size takes 0.1 s of a core with libyaml, 10 s without it.
 MAX_SETTINGS_BYTES: Final = 1 << 17
 _MAX_DEPTH: Final = 32
 # Parsing a number takes time that grows with the square of its length.
 _MAX_NUMBER_CHARACTERS: Final = 400
 _NUMBERS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
-# Numbers that YAML 1.1 takes for octal or sexagesimal ones.
+# Numbers that YAML 1.1 reads as octal or sexagesimal.
 _UNLIKELY_NUMBER: Final = re.compile(r"[-+]?0[0-7_]+|.*:.*")
 
-# yaml's wheels contain libyaml; a build from source without it has the same loader in Python.
+# yaml's wheels contain libyaml; a build from source without it does the same in Python.
 _Loader: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SafeDumper: Final[type[Any]] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _NotPlainError(ValueError):
-    """The settings are not plain YAML; the message begins with the line, if there is one."""
+    """The settings are not plain YAML. The message begins with the line, if known."""
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes repeated values in full: reading refuses aliases."""
+class _Dumper(_SafeDumper):  # type: ignore[misc]  # the base depends on the build of yaml
+    """Writes repeated values in full, because the reader refuses aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -43,12 +45,12 @@ def encode_settings(settings: Mapping[str, Any]) -> bytes:
         settings: Plain values, lists and mappings.
 
     Raises:
-        ConfigurationError: `read_settings` would refuse them.
+        ConfigurationError: `read_settings` would refuse the settings.
     """
     for name, text in _texts(settings):
-        if not _is_utf8(text):
+        if not is_utf8(text):
             raise ConfigurationError(
-                f"{name} is {text!a}, which is not UTF-8; expected UTF-8, because the run's settings are kept in a "
+                f"{name} is {text!a}, which is not UTF-8; expected UTF-8, because the run's settings are stored in a "
                 "YAML file; choose another name or path"
             )
     content = yaml.dump(dict(settings), Dumper=_Dumper, sort_keys=False).encode()
@@ -56,8 +58,8 @@ def encode_settings(settings: Mapping[str, Any]) -> bytes:
         _checked(content)
     except (ValueError, yaml.YAMLError) as error:
         raise ConfigurationError(
-            f"the settings of this run could not be read again: {error}; expected smaller settings; pass less to the "
-            "environment by --env-kwargs"
+            f"the settings of this run could not be read again: {error}; expected smaller settings; shorten "
+            "--env-kwargs"
         ) from error
     return content
 
@@ -68,14 +70,14 @@ def read_settings(path: Path, *, expected: str, advice: str) -> dict[str, Any]:
     Args:
         path: The file.
         expected: The kind of file, for messages, such as "the settings of a run".
-        advice: What to do about it, for messages.
+        advice: The advice in messages.
 
     Returns:
-        Plain values by name; none for a file with nothing but comments.
+        Plain values by name; empty for a file with only comments.
 
     Raises:
-        ConfigurationError: The file cannot be read, or is not a mapping of names to plain values. The message names the
-            file, and the line if there is one.
+        ConfigurationError: The file cannot be read, or is not a mapping of names to plain values. The message contains
+            the file, and the line if known.
     """
     try:
         with path.open("rb") as file:
@@ -116,14 +118,6 @@ def _texts(value: object, name: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(member, f"{name}.{key}".removeprefix("."))
 
 
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _unreadable(path: Path, problem: str, expected: str, advice: str) -> ConfigurationError:
     return ConfigurationError(f"{str(path)!r}{problem}; expected {expected}; {advice}")
 
@@ -136,7 +130,7 @@ def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
 
 
 def _checked(content: bytes) -> str:
-    """Returns the text of plain YAML, without tags, whose values take no more to build or show than to write down.
+    """Checks that the content is plain YAML, without tags and without values that expand. Returns its text.
 
     Raises:
         _NotPlainError: The YAML is not plain.
@@ -172,7 +166,7 @@ def _is_long(event: yaml.Event) -> bool:
 
 
 def _checked_node(node: yaml.Node, loader: Any) -> yaml.Node:  # noqa: ANN401 - one of yaml's loaders
-    """Returns the node, in which nothing is likely to mean something else than what yaml would take it for.
+    """Checks a node for values that YAML would probably misread. Returns the node.
 
     Raises:
         _NotPlainError: A mapping has a name twice, or a number is octal or sexagesimal.

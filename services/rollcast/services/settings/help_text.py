@@ -1,4 +1,4 @@
-"""Writes the help of a command: its most important options, or all."""
+"""Writes the help of a command, with its most important options or with all options."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,20 +12,21 @@ from rollcast.services.settings.options import Option, Takes, options_of
 
 _COLUMN: Final = 34
 _OTHER_SOURCES: Final = (
-    "Each setting can also be given as ROLLCAST_<NAME> in the environment (ROLLCAST_A__B for --a.b), or in a YAML file "
-    f"named by {CONFIG} FILE; the command line wins, then the environment, then the file. Whole numbers may be written "
-    "as 1e6, 1_000_000, 64k or 20M, lists with commas; None stands for no value where a setting may have none."
+    "You can also give each setting as ROLLCAST_<NAME> in the environment (ROLLCAST_A__B for --a.b), or in a YAML file "
+    f"with {CONFIG} FILE. The command line overrides the environment, and the environment overrides the file. Write "
+    "whole numbers as 1e6, 1_000_000, 64k or 20M, and lists with commas. If a setting is optional, None removes its "
+    "value."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelpScope:
-    """The settings that apply to the choices made so far.
+    """The settings that apply to the given choices.
 
     Attributes:
-        hidden: Groups of settings that belong to another choice and are not shown: `("sac", "dqn")`.
-        defaults: Defaults that replace those of the class, by name, nested like the settings.
-        note: How to see the settings of another choice; empty: there is none.
+        hidden: The groups of settings that belong to another choice, and so are hidden: `("sac", "dqn")`.
+        defaults: Defaults that replace the class's defaults, by name, nested like the settings.
+        note: A hint about the settings of another choice; empty: no hint.
     """
 
     hidden: tuple[str, ...] = ()
@@ -33,26 +34,26 @@ class HelpScope:
     note: str = ""
 
     def options(self, settings: type[BaseModel]) -> list[Option]:
-        """Returns the options of a settings class that apply."""
+        """Returns the applicable options of a settings class."""
         return [option for option in options_of(settings, self.defaults) if option.path[0] not in self.hidden]
 
     def spellings(self, settings: type[BaseModel]) -> list[str]:
-        """Returns every spelling of the options that apply."""
+        """Returns every spelling of the applicable options."""
         return [name for option in self.options(settings) for name in option.spellings]
 
 
 def help_text(
     program: str, settings: type[BaseModel], scope: HelpScope, first: Sequence[str], *, everything: bool, width: int
 ) -> str:
-    """Returns the help.
+    """Returns the help of a command.
 
     Args:
-        program: The beginning of the command line: `"rollcast train"`.
+        program: The beginning of the command line, for example `"rollcast train"`.
         settings: The settings class; its docstring describes the command.
-        scope: The settings that apply.
-        first: The most important settings in order, nested ones as `impala.learning_rate`; empty: all are shown.
-        everything: Whether to show the others too.
-        width: Columns of the text.
+        scope: The applicable settings.
+        first: The most important settings in order, nested ones as `impala.learning_rate`; empty: show all.
+        everything: Whether to show all other settings, too.
+        width: The width of the text, in columns.
     """
     options = scope.options(settings)
     positional = [option for option in options if option.positional]
@@ -68,7 +69,7 @@ def help_text(
             "arguments:",
             *_entries(((option.path[0].upper(), _what(option)) for option in positional), width),
         ]
-    lines += ["", "the options that matter first:" if rest else "options:"]
+    lines += ["", "the most important options:" if rest else "options:"]
     lines += _entries(((_typed(option), _what(option)) for option in chosen), width)
     asked = [(f"-h, {HELP}", "Show this help and exit."), (f"{CONFIG} FILE", "Read settings from a YAML file.")]
     if everything:
@@ -82,7 +83,7 @@ def help_text(
 
 
 def _grouped(settings: type[BaseModel], options: Sequence[Option], width: int) -> Iterator[str]:
-    """Yields the options by the group they are nested in, each group under its description."""
+    """Yields the options by group, each group under its description."""
     own = [option for option in options if len(option.path) == 1]
     if own:
         yield from ("", "further options:")
@@ -101,16 +102,18 @@ def _typed(option: Option) -> str:
 def _what(option: Option) -> str:
     if option.default in (None, "", {}, (), []):
         return option.description
+    # The description ends with the meaning of a missing value. Here the algorithm or a recipe gives a value.
+    description = option.description.partition(" Default: ")[0]
     default = option.default
     if isinstance(default, tuple | list):
         default = ",".join(map(str, default))
     elif isinstance(default, bool):
         default = "on" if default else "off"
-    return f"{option.description} (default: {default})"
+    return f"{description} (default: {default})"
 
 
 def _entries(entries: Iterator[tuple[str, str]], width: int) -> Iterator[str]:
-    """Yields two columns; a name that is longer than its column gets its own line."""
+    """Yields two columns. A name that is longer than its column gets a separate line."""
     indent = " " * _COLUMN
     for name, what in entries:
         head = f"  {name}"

@@ -1,4 +1,4 @@
-"""Kinds of numbers that several settings are, with their bounds, and short ways of writing large ones."""
+"""Defines the types of numbers in settings, with bounds, and short notations for large numbers."""
 
 import re
 from decimal import Decimal
@@ -22,10 +22,10 @@ _THOUSANDS: Final = {"": 0, "k": 1, "m": 2, "g": 3}
 
 
 def expand_whole_number(text: str) -> int | str:
-    """Returns the number that `1e6`, `2.5e6`, `64k`, `20M` or `8G` stands for; any other text as it is.
+    """Returns the value of a text such as `1e6`, `64k` or `20M`; returns any other text unchanged.
 
     Args:
-        text: A whole number as typed; k, M and G, in either case, are powers of 1000.
+        text: The typed number. k, M and G, in upper or lower case, are powers of 1000.
     """
     match = _WHOLE_NUMBER.fullmatch(text.strip())
     if match is None or text.isdecimal():

@@ -28,13 +28,13 @@ class Option:
     """An option of the command line, or a positional argument.
 
     Attributes:
-        path: The setting: `("impala", "learning_rate")`.
+        path: The path of the setting, for example `("impala", "learning_rate")`.
         takes: The kind of value.
-        metavar: The value in the help: `INT`, `{cpu,cuda}`; empty if the option takes none.
-        choices: The allowed values, or examples of them; empty: any.
+        metavar: The value's placeholder in the help, such as `INT` or `{cpu,cuda}`; empty if the option takes no value.
+        choices: The allowed values, or examples of them; empty: any value.
         description: The setting's description.
-        default: Its default; None if it has none, or an empty one.
-        positional: Whether it is a positional argument.
+        default: The default; None if the setting has no default, or an empty one.
+        positional: Whether the option is a positional argument.
     """
 
     path: tuple[str, ...]
@@ -47,12 +47,12 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The option as typed: `--impala.learning-rate`."""
+        """The option as typed, for example `--impala.learning-rate`."""
         return option_name(self.path)
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """All spellings: a flag also has `--no-NAME`, a positional argument has none."""
+        """All spellings of the option. A flag also has `--no-NAME`; a positional argument has no spelling."""
         if self.positional:
             return ()
         return (self.name, f"--no-{self.name[2:]}") if self.takes is Takes.NOTHING else (self.name,)
@@ -73,7 +73,7 @@ def options_of(settings: type[BaseModel], defaults: Mapping[str, Any] | None = N
 
     Args:
         settings: The class.
-        defaults: Defaults that replace those of the class, by name, nested like the settings.
+        defaults: Defaults that replace the class's defaults, by name, nested like the settings.
     """
     return _own_options(settings) if defaults is None else tuple(_options(settings, defaults, ()))
 
@@ -102,7 +102,7 @@ def _options(settings: type[BaseModel], defaults: Mapping[str, Any], prefix: tup
 
 
 def bare_type(annotation: Any) -> Any:  # noqa: ANN401  # an annotation has no common type
-    """Returns the type without `Annotated` and without None."""
+    """Returns a type without `Annotated` and without None."""
     while typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -112,7 +112,7 @@ def bare_type(annotation: Any) -> Any:  # noqa: ANN401  # an annotation has no c
 
 
 def _value(kind: Any) -> tuple[Takes, str, tuple[str, ...]]:  # noqa: ANN401  # an annotation has no common type
-    """Returns what an option of a type takes, its name in the help, and its possible values."""
+    """Returns the kind of value that a type's option takes, its placeholder in the help, and its possible values."""
     if kind is bool:
         return Takes.NOTHING, "", ()
     if typing.get_origin(kind) is Literal:

@@ -1,4 +1,4 @@
-"""Finds the source of a setting's value: the command line, the environment or a file."""
+"""Finds the source of a setting's value: command line, environment or file."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from rollcast.services.settings.options import option_name, variable_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """The sources of a process's settings, as given.
+    """The sources of a process's settings.
 
     Attributes:
         arguments: The command line.
-        from_file: The values of the file.
-        file: The file; None: there is none.
-        preset: The values that take the place of defaults, such as those of a recipe.
+        from_file: The values in the file.
+        file: The file; None: no file.
+        preset: The values that replace defaults, such as a recipe's values.
     """
 
     arguments: Sequence[str] = ()
@@ -26,7 +26,7 @@ class Origins:
     preset: Mapping[str, Any] = field(default_factory=dict)
 
     def value_of(self, name: str) -> object:
-        """Returns the given value of a setting that is not nested, unchecked; None if it is not given."""
+        """Returns the unchecked value of a setting that is not nested; None if the user gave no value."""
         option = option_name((name,))
         for index, argument in enumerate(self.arguments):
             if argument == option and index + 1 < len(self.arguments):
@@ -36,7 +36,7 @@ class Origins:
         return self._variables().get(variable_name((name,))) or self.from_file.get(name, self.preset.get(name))
 
     def options_in(self, path: Sequence[str]) -> list[str]:
-        """Returns the options of the command line that set it, or something in it: `--sac.tau` for `("sac",)`."""
+        """Returns the command line's options for a setting or its nested settings: `--sac.tau` for `("sac",)`."""
         options = [argument.partition("=")[0] for argument in self.arguments]
         name = option_name(path)
         negated = f"--no-{name[2:]}"
@@ -45,7 +45,7 @@ class Origins:
         ]
 
     def describe(self, path: Sequence[str]) -> str:
-        """Returns the source of a setting in words, such as `" (from 'run.yaml')"`; empty for the command line."""
+        """Describes the source of a setting, such as `" (from 'run.yaml')"`; empty for the command line."""
         above = [variable_name(path[:length]) for length in range(1, len(path) + 1)]
         if self.options_in(path):
             return ""
@@ -57,7 +57,7 @@ class Origins:
         return ""
 
     def variables(self) -> frozenset[str]:
-        """Returns the names of all `ROLLCAST_*` variables that are set, in capital letters."""
+        """Returns the names of all set `ROLLCAST_*` variables, in capital letters."""
         return frozenset(name for name in self._variables() if name.startswith("ROLLCAST_"))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Reads recipes: the tuned settings of an algorithm for a task. Imports neither torch nor grpc."""
+"""Reads recipes, the tuned settings of an algorithm for a task. The module imports neither torch nor gRPC."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -8,7 +8,7 @@ from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.suggestions import did_you_mean
 
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
-# In the wheel the recipes lie in this package, in a checkout at its top level.
+# A wheel has the recipes in this package, a checkout at its top level.
 _FOLDERS: Final = (_PACKAGE / "recipes", _PACKAGE.parents[2] / "recipes")
 
 
@@ -18,10 +18,10 @@ def recipe_names() -> tuple[str, ...]:
 
 
 def recipe_given(origins: Origins) -> dict[str, Any]:
-    """Returns the settings of the recipe that is given as `recipe`, unchecked; none without one.
+    """Returns the unchecked settings of the recipe in the setting `recipe`; empty without a recipe.
 
     Raises:
-        ConfigurationError: As of `read_recipe`.
+        ConfigurationError: See `read_recipe`.
     """
     name = origins.value_of("recipe")
     if name is None:
@@ -33,7 +33,7 @@ def recipe_given(origins: Origins) -> dict[str, Any]:
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """Returns the settings of a recipe, unchecked, as `--config` reads a file.
+    """Returns the unchecked settings of a recipe, read like a file for `--config`.
 
     Args:
         name: The name of the recipe.
@@ -41,7 +41,7 @@ def read_recipe(name: str) -> dict[str, Any]:
     Raises:
         ConfigurationError: There is no such recipe, or its file cannot be read.
     """
-    # Imported here: most processes read no recipe, and YAML takes time to import.
+    # Imported here, because most processes read no recipe, and YAML takes time to import.
     from rollcast.services.settings.file import read_settings
 
     return read_settings(recipe_file(name), expected="a recipe", advice="restore it")

@@ -1,6 +1,6 @@
-"""Rules for changing a setting when a run is resumed.
+"""Defines the rules for changing a setting when a run is resumed.
 
-Each setting states its rule at its own field.
+Each setting declares its rule at its field.
 """
 
 from typing import Final
@@ -8,17 +8,17 @@ from typing import Final
 from pydantic import JsonValue
 from pydantic.fields import FieldInfo
 
-# A field holds it as `json_schema_extra`, for which a type checker wants plain JSON.
+# A field stores the rule as `json_schema_extra`, which must be plain JSON for type checkers.
 ResumeRule = dict[str, JsonValue]
 
 _KEY: Final = "on_resume"
 _WHY: Final = "why_not"
 
-# May change: learning does not depend on it.
+# The setting may change, because learning does not depend on it.
 FREE: Final[ResumeRule] = {_KEY: "free"}
-# May change: it decides who acts, where, and until when. The run is the same, but its numbers differ from then on.
+# The setting may change. It determines the actors, their placement, and the end of training, so later numbers differ.
 ACTING: Final[ResumeRule] = {_KEY: "acting"}
-# May change: it decides how to learn, and the run learns differently from then on.
+# The setting may change. It determines how the resumed run learns.
 LEARNING: Final[ResumeRule] = {_KEY: "learning"}
 
 
@@ -26,7 +26,7 @@ def stays(why: str) -> ResumeRule:
     """Makes the rule of a setting that must not change.
 
     Args:
-        why: The reason, which follows "because".
+        why: The reason, as the text after "because".
     """
     return {_KEY: "stays", _WHY: why}
 
@@ -42,5 +42,5 @@ def resume_rule(field: FieldInfo) -> ResumeRule | None:
 
 
 def why_not(rule: ResumeRule) -> str:
-    """Returns the reason why a setting must not change; empty if it may."""
+    """Returns the reason why a setting must not change; empty if it may change."""
     return str(rule.get(_WHY, ""))

@@ -1,4 +1,4 @@
-"""Declares a setting: its default, its text in the help, and its rule for resumed runs."""
+"""Declares a setting with its default, its text in the help, and its rule for resumed runs."""
 
 from typing import Any, TypeVar
 
@@ -10,11 +10,11 @@ Value = TypeVar("Value")
 
 
 def setting(default: Value, description: str, rule: ResumeRule, *, examples: list[Any] | None = None) -> Value:
-    """Makes the field of a setting that a resumed run has; its type holds its bounds.
+    """Makes the field of a setting that a resumed run restores. The field's type defines the bounds.
 
     Args:
-        default: The setting's default. A dictionary is copied for each object.
-        description: The text for the help.
+        default: The setting's default. If it is a dictionary, each object gets a copy.
+        description: The text in the help.
         rule: The rule for resumed runs.
         examples: Some of the allowed values, for completion.
     """

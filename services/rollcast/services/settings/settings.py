@@ -1,4 +1,4 @@
-"""Defines the base of every process's settings: command line, then environment, then file, then default."""
+"""Defines the base of every process's settings. Precedence: command line, environment, file, default."""
 
 import dataclasses
 import functools
@@ -25,14 +25,16 @@ from pydantic_settings import (
 )
 
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.output import write_output
 from rollcast.services.settings.command_line import CONFIG, HELP, HELP_ALL, CommandLineParser, take_config
 from rollcast.services.settings.help_text import HelpScope, help_text
 from rollcast.services.settings.numbers import expand_whole_number
 from rollcast.services.settings.options import bare_type, option_name, options_of, variable_name
 from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.suggestions import did_you_mean, is_misspelt
+from rollcast.services.settings.utf8 import is_utf8
 
-# Variables that another process reads, and whose names resemble those of a setting that a process lacks.
+# Variables of other processes whose names resemble a setting of this process.
 _OF_ANOTHER_PROCESS: Final = frozenset(
     {
         *("ROLLCAST_TOKEN_FILE", "ROLLCAST_TOKENS_FILE", "ROLLCAST_DISCOUNT", "ROLLCAST_DEVICE", "ROLLCAST_TIMEOUT_S"),
@@ -48,10 +50,10 @@ _OF_ANOTHER_PROCESS: Final = frozenset(
 )
 
 _MOST_SHOWN: Final = 200
-# Messages have them as int64.
+# Messages have whole numbers as int64.
 _MOST_WHOLE: Final = 2**63
 _A_WHOLE_NUMBER: Final = "expected a whole number, such as 5000, 1e6 or 20M"
-# The words in place of pydantic's own, by the type of its error.
+# The texts that replace pydantic's, by the type of the error.
 _EXPECTED: Final = {
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float", "int_parsing_size"), _A_WHOLE_NUMBER),
     **dict.fromkeys(("float_parsing", "float_type"), "expected a number, such as 0.5 or 3e-4"),
@@ -63,7 +65,6 @@ _EXPECTED: Final = {
     "less_than_equal": "expected at most {le}",
     "literal_error": "expected {expected}",
     "string_type": "expected text",
-    "string_unicode": "expected text in UTF-8",
     "path_type": "expected a path",
     "dict_type": "expected names with values",
     "model_type": "expected a group of settings",
@@ -75,10 +76,20 @@ _EXPECTED: Final = {
 def _parse_json_object(value: object) -> object:
     if isinstance(value, str):
         try:
-            return json.loads(value)
+            return json.loads(value, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
             raise ValueError(f'not JSON ({error}); expected an object such as {{"gravity": 9.8}}') from error
     return value
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """Returns a JSON object, in which each name may be once, as in a YAML file."""
+    members: dict[str, object] = {}
+    for name, value in pairs:
+        if name in members:
+            raise ValueError(f"the name {name!r} is given twice")
+        members[name] = value
+    return members
 
 
 EntryPointKwargs = Annotated[dict[str, Any], BeforeValidator(_parse_json_object)]
@@ -90,24 +101,30 @@ class _Environment(EnvSettingsSource):
     """Reads `ROLLCAST_*` variables."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:  # noqa: ANN401 - pydantic's
-        """Decodes JSON; leaves other texts to the setting, which takes lists with commas and explains errors."""
+        """Decodes JSON. Passes other text to the setting, which accepts comma-separated lists and explains errors."""
         if not value.lstrip().startswith(("[", "{")):
             return value
         try:
-            return super().decode_complex_value(field_name, field, value)
+            return json.loads(value, object_pairs_hook=_object)
         except (ValueError, RecursionError):
             return value
 
 
 class _CommandLine(_Environment, CliSettingsSource[Any]):
-    """Reads the command line; lists and objects are written as in a variable."""
+    """Reads the command line, with lists and objects in the form of variables."""
 
 
 class _Unusable:
-    """Stands for a text that no setting can have, where one is expected: validation refuses it."""
+    """Replaces a text that is no possible value of a setting, so that validation refuses it.
 
-    def __init__(self, text: str) -> None:
+    Args:
+        text: The text.
+        expected: The expectation in the message; empty: that of the setting's type.
+    """
+
+    def __init__(self, text: str, expected: str = "") -> None:
         self._text = text
+        self.expected = expected
 
     def __repr__(self) -> str:
         return repr(self._text)
@@ -116,12 +133,13 @@ class _Unusable:
 class ProcessSettings(BaseSettings):
     """Base of every process's settings.
 
-    Unknown options are errors on the command line and in the file. Unknown `ROLLCAST_*` variables are errors if one of
-    this process's must be meant; those of another process are not, since one environment often serves several.
+    Unknown options are errors on the command line and in the file. An unknown `ROLLCAST_*` variable is an error if it
+    resembles a variable of this process. Variables of other processes are allowed, because processes often share an
+    environment.
 
     Attributes:
-        first_options: The settings that the help shows, in order, nested ones as `impala.learning_rate`; `--help-all`
-            shows all. Empty: the help shows all.
+        first_options: The settings that `--help` shows, in order, nested settings as `impala.learning_rate`.
+            `--help-all` shows all settings. Empty: `--help` shows all settings.
     """
 
     model_config = SettingsConfigDict(
@@ -149,7 +167,7 @@ class ProcessSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Orders the sources: command line (pydantic-settings puts it first), arguments, environment, file, preset."""
+        """Orders the sources: command line (first in pydantic-settings), arguments, environment, file, preset."""
         del env_settings, dotenv_settings, file_secret_settings
         read, *beside = _BESIDE.get()
         plain = (InitSettingsSource(settings_cls, dict(values)) for values in beside if read is settings_cls)
@@ -165,13 +183,13 @@ class ProcessSettings(BaseSettings):
         """Reads the settings of one process.
 
         Args:
-            program: The beginning of the command line, for the help: `"rollcast train"`.
+            program: The beginning of the command line, for the help, such as `"rollcast train"`.
             arguments: The rest of the command line.
 
         Raises:
-            ConfigurationError: An option, variable or field is wrong; the message names each with its value and what
-                was expected.
-            SystemExit: From `--help` and `--help-all` (0).
+            ConfigurationError: Options, variables or fields are wrong. The message contains the name, value and
+                expectation of each.
+            SystemExit: With code 0, after `--help` or `--help-all`.
         """
         rest, file = take_config(arguments)
         origins = Origins(arguments=rest, from_file={} if file is None else _read_config(file), file=file)
@@ -180,7 +198,8 @@ class ProcessSettings(BaseSettings):
         if not {"-h", HELP, HELP_ALL}.isdisjoint(rest):
             width = 100 if sys.stdout.isatty() else 120
             everything = HELP_ALL in rest
-            sys.stdout.write(help_text(program, cls, scope, cls.first_options, everything=everything, width=width))
+            text = help_text(program, cls, scope, cls.first_options, everything=everything, width=width)
+            write_output(sys.stdout, text)
             raise SystemExit(0)
         if misspelt := _misspelt_variables(cls, origins, scope):
             raise ConfigurationError("\n".join(misspelt))
@@ -200,25 +219,25 @@ class ProcessSettings(BaseSettings):
 
     @classmethod
     def preset(cls, origins: Origins) -> Mapping[str, Any]:
-        """Returns values that take the place of defaults because a setting names them; a subclass may override it.
+        """Returns values that replace defaults, from a preset such as a recipe. A subclass may override this method.
 
         Args:
-            origins: The values given.
+            origins: The source of each value.
 
         Raises:
-            ConfigurationError: There is nothing by that name.
+            ConfigurationError: The preset does not exist.
         """
         del origins
         return {}
 
     def completed(self, origins: Origins) -> Self:
-        """Returns the settings with the values that depend on several of them; a subclass may override it.
+        """Returns the settings, with the values that depend on several settings. A subclass may override this method.
 
         Args:
-            origins: Where each value comes from.
+            origins: The source of each value.
 
         Raises:
-            ConfigurationError: If settings contradict each other.
+            ConfigurationError: Settings contradict each other.
         """
         del origins
         return self
@@ -230,19 +249,19 @@ class ProcessSettings(BaseSettings):
         return HelpScope()
 
 
-# The class whose settings are being read, what its file has, and its preset.
+# The class whose settings are being read, the values in its file, and its preset.
 _BESIDE: Final[ContextVar[tuple[type[ProcessSettings] | None, Mapping[str, Any], Mapping[str, Any]]]] = ContextVar(
     "beside", default=(None, {}, {})
 )
 
 
-# Guards what `_command_line` returns: it keeps the arguments until the settings are made of them.
+# Guards the result of `_command_line`, which keeps the arguments until the settings are made.
 _READING: Final = threading.RLock()
 
 
 @functools.cache
 def _command_line(settings: type[ProcessSettings]) -> tuple[CommandLineParser, _CommandLine]:
-    """Builds the parser of a class, which takes longer than to parse, and the source that reads by it."""
+    """Builds the parser of a class, which is slower than parsing, and the source that uses it."""
     parser = CommandLineParser(HelpScope().spellings(settings))
     return parser, _CommandLine(settings, root_parser=parser)
 
@@ -253,18 +272,18 @@ def describe_validation_error(
     origins: Origins | None = None,
     applicable: Sequence[str] = (),
 ) -> str:
-    """Returns one line for each wrong field: the option, the value and its source, what was expected, what to do.
+    """Returns one line for each wrong field, with option, value, source, expectation and advice.
 
     Args:
         error: The error.
-        settings: The class that failed validation; None: no names are suggested.
-        origins: The sources of the values; None: sources are not named.
-        applicable: The options that apply here, which are suggested first.
+        settings: The class that failed validation; None: the lines suggest no names.
+        origins: The sources of the values; None: the lines contain no sources.
+        applicable: The applicable options. The lines suggest them first.
     """
     lines = []
     arguments = () if settings is None else [option.path for option in options_of(settings) if option.positional]
     for detail in error.errors():
-        # a member of a list is named by its value
+        # a member of a list is identified by its value
         path = [part for part in detail["loc"] if isinstance(part, str)]
         option = path[0].upper() if tuple(path) in arguments else option_name(path)
         source = "" if origins is None else origins.describe(path)
@@ -272,7 +291,7 @@ def describe_validation_error(
             guess = did_you_mean(option, _names(settings), applicable, shown=_as_in_file(beside=path))
             lines.append(f"{'.'.join(path)}{source}: there is no such setting; {guess or f'{HELP_ALL} lists them'}")
         elif detail["type"] == "missing":
-            lines.append(f"{option}: it is not given; expected a value; see {HELP} for what it is")
+            lines.append(f"{option}: it is not given; expected a value; see {HELP} for its meaning")
         elif not path:  # all settings together
             lines.append(_expectation(detail))
         elif detail["type"] == "value_error" and isinstance(detail["input"], Mapping | BaseModel):  # a group together
@@ -280,21 +299,23 @@ def describe_validation_error(
             named = [] if origins is None else [origins.describe([*path, name]) for name in re.findall(r"\w+", told)]
             lines.append(f"{option}{''.join(dict.fromkeys(named))}: {told}")
         else:
-            # A token must not be shown, even if it is wrong.
+            # Messages must not show a token, even a wrong one.
             value = "what is given" if path == ["token"] else _shown(detail["input"])
             lines.append(f"{option}: {value} is not valid{source}: {_expectation(detail)}")
     return "\n".join(lines)
 
 
 def _shown(value: object) -> str:
-    """Returns a value for a message, which a long one would bury."""
+    """Returns a value for a message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _expectation(detail: ErrorDetails) -> str:
-    """Returns what a value should have been, without pydantic's words for it."""
+    """Describes the expected value, in rollcast's words instead of pydantic's."""
     context = detail.get("ctx", {})
+    if isinstance(detail["input"], _Unusable) and detail["input"].expected:
+        return detail["input"].expected
     if detail["type"] not in _EXPECTED:
         return detail["msg"].removeprefix("Value error, ")
     bounds = {
@@ -306,7 +327,7 @@ def _expectation(detail: ErrorDetails) -> str:
 
 
 def _names(settings: type[BaseModel] | None) -> list[str]:
-    """Returns the options of all settings, and of the groups that they are in."""
+    """Returns the options of all settings and of their groups."""
     if settings is None:
         return []
     return [
@@ -316,12 +337,12 @@ def _names(settings: type[BaseModel] | None) -> list[str]:
 
 
 def _path(option: str) -> list[str]:
-    """Returns the setting of an option."""
+    """Returns the path of an option's setting."""
     return option.removeprefix("--").replace("-", "_").split(".")
 
 
 def _as_in_file(beside: Sequence[str]) -> Callable[[str], str]:
-    """Returns what writes an option as a file would have it at the place of another setting."""
+    """Returns a function that writes an option as it would be in a file, beside another setting."""
 
     def shown(option: str) -> str:
         path = _path(option)
@@ -331,7 +352,7 @@ def _as_in_file(beside: Sequence[str]) -> Callable[[str], str]:
 
 
 def _misspelt_variables(settings: type[BaseModel], origins: Origins, scope: HelpScope) -> list[str]:
-    """Returns a line for each variable that is nobody's, and with which one of this process's must be meant."""
+    """Returns a line for each unknown variable that resembles one of this process."""
     known = [option.name for option in options_of(settings)]
     lines = []
     for variable in sorted(origins.variables() - _OF_ANOTHER_PROCESS):
@@ -346,7 +367,7 @@ def _misspelt_variables(settings: type[BaseModel], origins: Origins, scope: Help
 
 
 def _with_texts_read(settings: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values as the types of their settings take them, from wherever they come."""
+    """Converts the values of any source to the types of their settings."""
     read = dict(values)
     for name, field in settings.model_fields.items():
         kind = bare_type(field.annotation)
@@ -361,7 +382,7 @@ def _with_texts_read(settings: type[BaseModel], values: Mapping[str, Any]) -> di
 
 
 def _read(kind: Any, value: object) -> object:  # noqa: ANN401  # an annotation has no common type
-    """Returns a value as a type takes it: `1e6` as a number, `64,32` as a list."""
+    """Converts a value to a type: `1e6` to a number, `64,32` to a list."""
     if get_origin(kind) in (tuple, list) and isinstance(value, str | int | float):
         value = value.split(",") if isinstance(value, str) else [value]
     if isinstance(value, list) and (members := get_args(kind)):
@@ -374,13 +395,23 @@ def _read(kind: Any, value: object) -> object:  # noqa: ANN401  # an annotation 
         number = expand_whole_number(value) if isinstance(value, str) else value
         digits = str(number).strip().lstrip("+").replace("_", "")
         return _Unusable(str(value)) if digits.isdecimal() and Decimal(digits) >= _MOST_WHOLE else number
-    if kind in (str, Path, SecretStr) and isinstance(value, str) and (not value or "\0" in value):
-        return _Unusable(value)
+    if kind in (str, Path, SecretStr) and isinstance(value, str | Path):
+        return _read_text(kind, value)
+    return value
+
+
+def _read_text(kind: type[str | Path | SecretStr], value: str | Path) -> object:
+    text = str(value)
+    if (isinstance(value, str) and not text) or "\0" in text:
+        return _Unusable(text)
+    # Settings and messages are UTF-8. Tokens have their own rules.
+    if kind is not SecretStr and not is_utf8(text):
+        return _Unusable(text, expected="expected UTF-8; choose another name or path")
     return value
 
 
 def _read_config(file: Path) -> dict[str, Any]:
-    # Imported here: most processes have no file, and YAML takes time to import.
+    # Imported here, because most processes have no file, and YAML takes time to import.
     from rollcast.services.settings.file import read_settings
 
     return read_settings(file, expected=f"a YAML file of settings for {CONFIG}", advice="correct the file")

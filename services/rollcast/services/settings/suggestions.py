@@ -1,15 +1,15 @@
-"""Guesses the existing name behind a mistyped one."""
+"""Guesses the existing names that a mistyped name may mean."""
 
 import difflib
 from collections.abc import Callable, Iterable
 from typing import Final
 
 _MOST: Final = 3
-# Fewer letters begin too many names.
+# Too many names begin with fewer letters.
 _LEAST_LETTERS: Final = 3
 # Keeps names whose similarity is nearly that of the best.
 _AS_NEAR: Final = 0.92
-# One letter more or less among four (`seeds`), one other letter among nine.
+# Allows one letter more or less in four (`seeds`), or one wrong letter in nine.
 _NEARLY_THE_SAME: Final = 0.88
 
 
@@ -18,16 +18,16 @@ def did_you_mean(
 ) -> str:
     """Returns `"did you mean A, or B?"`, or an empty string if no known name is similar.
 
-    The guesses are the first of these that exist: names that begin with the given one (`--n-actor`: `--n-actors`),
-    names that end with it (`--learning-rate`: `--impala.learning-rate`), names with a similar spelling, names whose
-    last part has a spelling similar to its own last part (`--learnig-rate`), and names whose last part has its initials
-    (`--lr`).
+    The function looks for five kinds of names, and returns the first kind that exists. Names that begin with the given
+    name (`--n-actor`: `--n-actors`). Names that end with it (`--learning-rate`: `--impala.learning-rate`). Names with a
+    similar spelling. Names whose last part has a similar spelling (`--learnig-rate`). Names whose last part has these
+    initials (`--lr`).
 
     Args:
         name: The typed name.
         known: The names that exist.
-        preferred: Those of them that are more likely to be meant.
-        shown: Writes a guess as the user would.
+        preferred: The known names that are more likely.
+        shown: Returns a guess as the user would write it.
     """
     negated = name.startswith("--no-")
     known = [other for other in dict.fromkeys(known) if other.startswith("--no-") == negated or other == name]
@@ -47,11 +47,11 @@ def did_you_mean(
 
 
 def is_misspelt(name: str, known: Iterable[str]) -> bool:
-    """Returns whether one of the known names must be meant: by nearly the same letters, by its last part or initials.
+    """Returns whether a name certainly means a known name, by nearly equal spelling, last part, or initials.
 
     Args:
-        name: An option that is not known; it may be right elsewhere.
-        known: The options that exist here.
+        name: An unknown option, which may be valid in another process.
+        known: The options of this process.
     """
     bare = name.lstrip("-")
     known = [other.lstrip("-") for other in known]
@@ -70,7 +70,7 @@ def _has_initials(end: str, initials: str) -> bool:
 
 
 def _spelt_like(name: str, known: Iterable[str]) -> list[str]:
-    """Returns the most similar names, and those that are nearly as similar."""
+    """Returns the most similar name, and other names that are nearly as similar."""
     lower = {other.lower(): other for other in known}
     names = difflib.get_close_matches(name.lower(), lower, n=_MOST, cutoff=0.7)
     nearness = {other: difflib.SequenceMatcher(None, name.lower(), other).ratio() for other in names}

@@ -1,1 +1,1 @@
-"""Describes observation and action spaces: their leaves, whether two sides agree on them, and their protobuf form."""
+"""Describes observation and action spaces: their leaves, their comparison, and their protobuf form."""

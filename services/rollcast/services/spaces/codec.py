@@ -1,4 +1,4 @@
-"""Encodes spaces as protobuf, and back, with limits on the spaces that a peer may send."""
+"""Encodes and decodes spaces, with limits on the spaces that a peer may send."""
 
 import math
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ def space_from_proto(proto: space_pb2.Space, *, what: str = "the space") -> gymn
 
     Args:
         proto: The space.
-        what: Names the space, for messages.
+        what: The description of the space in messages.
 
     Raises:
         InvalidSpaceError: The space is malformed, deeper than 16, or has more than 1024 leaves or 2**23 elements.
@@ -71,7 +71,7 @@ def environment_spaces_to_proto(environment: EnvironmentSpaces) -> list[space_pb
             key=key,
             observation=space_to_proto(substep.observation),
             action=space_to_proto(substep.action),
-            # Left out for one agent, as in messages of flat environments.
+            # Omitted for one agent, as in messages of flat environments.
             n_agents=substep.n_agents if substep.n_agents > 1 else 0,
         )
         for key, substep in environment.items()
@@ -79,13 +79,13 @@ def environment_spaces_to_proto(environment: EnvironmentSpaces) -> list[space_pb
 
 
 def check_spaces_travel(environment: EnvironmentSpaces) -> None:
-    """Refuses spaces that a learner would refuse at Join, so that an actor finds out when it starts.
+    """Refuses spaces that a learner would refuse at Join, so that an actor fails at its start.
 
     Args:
         environment: The spaces by substep key.
 
     Raises:
-        InvalidSpaceError: The spaces are above a limit, or of a kind or dtype that the wire does not support.
+        InvalidSpaceError: The spaces exceed a limit, or have a kind or dtype that the wire does not support.
         InvalidTensorError: A Box has a dtype that is not on the whitelist.
     """
     environment_spaces_from_proto(environment_spaces_to_proto(environment))
@@ -101,8 +101,8 @@ def environment_spaces_from_proto(protos: Iterable[space_pb2.SubstepSpaces]) -> 
         The spaces by substep key, in order.
 
     Raises:
-        InvalidSpaceError: There is no substep, two have one key, or a space is malformed or above a limit. Limits count
-            for all substeps together.
+        InvalidSpaceError: There is no substep, two substeps have the same key, or a space is malformed or exceeds a
+            limit. Limits apply to all substeps together.
         InvalidTensorError: A bound is malformed.
     """
     decoder = _Decoder()
@@ -130,14 +130,14 @@ def environment_spaces_from_proto(protos: Iterable[space_pb2.SubstepSpaces]) -> 
 
 
 def environment_spaces_to_json(environment: EnvironmentSpaces) -> list[dict[str, Any]]:
-    """Converts the spaces of an environment to JSON: a list of `rollcast.v1.SubstepSpaces` as protobuf writes them.
+    """Converts an environment's spaces to a list of `rollcast.v1.SubstepSpaces` in protobuf's JSON format.
 
     Args:
         environment: The spaces by substep key.
 
     Raises:
         InvalidSpaceError: A space is not supported.
-        InvalidTensorError: A Box is of a dtype that is not on the whitelist.
+        InvalidTensorError: A Box has a dtype that is not on the whitelist.
     """
     return [json_format.MessageToDict(proto) for proto in environment_spaces_to_proto(environment)]
 
@@ -146,10 +146,10 @@ def environment_spaces_from_json(substeps: Iterable[Any]) -> dict[str, SubstepSp
     """Converts the spaces of an environment back from JSON.
 
     Args:
-        substeps: What `environment_spaces_to_json` returned, from a file that may hold anything.
+        substeps: The result of `environment_spaces_to_json`, from a file that may be untrusted.
 
     Raises:
-        InvalidSpaceError: It is something else, or above a limit of `environment_spaces_from_proto`.
+        InvalidSpaceError: The JSON is malformed, or exceeds a limit of `environment_spaces_from_proto`.
         InvalidTensorError: A bound is malformed.
     """
     protos = []
@@ -176,7 +176,7 @@ def _encode(space: gymnasium.Space[Any]) -> space_pb2.Space:
     if isinstance(space, spaces.Discrete):
         if space.dtype != np.int64:
             raise InvalidSpaceError(
-                f"{describe_space(space)} has dtype {space.dtype}; expected int64, the only one on the wire; make it "
+                f"{describe_space(space)} has dtype {space.dtype}; expected int64, the only supported dtype; make it "
                 "with gymnasium's default dtype"
             )
         return space_pb2.Space(discrete=space_pb2.Discrete(n=int(space.n), start=int(space.start)))
@@ -190,12 +190,12 @@ def _encode(space: gymnasium.Space[Any]) -> space_pb2.Space:
 
 
 def _shortest(bound: NDArray[Any]) -> NDArray[Any]:
-    """Returns a constant bound as a scalar: an 84x84x4 image's bounds take two bytes instead of 56 kB."""
+    """Returns a constant bound as a scalar, because the full bounds of an image take many kilobytes."""
     return bound.reshape(-1)[:1].reshape(()) if bound.size and np.all(bound == bound.flat[0]) else bound
 
 
 class _Decoder:
-    """Decodes spaces and counts what it builds; the limits hold for everything in one message."""
+    """Decodes spaces and counts their elements. The limits apply to all spaces of a message together."""
 
     def __init__(self) -> None:
         self._n_leaves = 0
@@ -221,7 +221,7 @@ class _Decoder:
             return spaces.Dict(named)  # a list: from a mapping, gymnasium would sort the keys
         if kind == "tuple":
             if not proto.tuple.members:
-                raise InvalidSpaceError(f"{what} is an empty Tuple; expected at least one member; drop it")
+                raise InvalidSpaceError(f"{what} is an empty Tuple; expected at least one member; remove it")
             return spaces.Tuple([self.decode(m, f"{what}/{i}", depth + 1) for i, m in enumerate(proto.tuple.members)])
         try:
             return self._decode_leaf(proto, kind, what)
@@ -268,7 +268,7 @@ class _Decoder:
                 f"{what} has shape {list(dimensions[:40])}; expected at most {MAX_RANK} dimensions, none negative",
                 limit="max_rank" if len(dimensions) > MAX_RANK else "",
             )
-        # Only of so few: the product of 100,000 dimensions takes minutes, in which no thread runs.
+        # Only after this check, because the product of 100,000 dimensions takes minutes, in which no other thread runs.
         self._n_leaves += 1
         self._n_elements += math.prod(dimensions)
         if self._n_elements > MAX_SPACE_ELEMENTS or self._n_leaves > MAX_SPACE_LEAVES:

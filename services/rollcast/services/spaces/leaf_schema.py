@@ -1,4 +1,4 @@
-"""Describes the values of one leaf of a space: dtype, shape and range, and checks values against them."""
+"""Describes the dtype, shape and range of one leaf of a space, and checks values against them."""
 
 import math
 from collections.abc import Callable
@@ -27,8 +27,8 @@ class LeafSchema:
         dtype: The exact dtype.
         shape: The shape of one entry.
         low: The smallest allowed value, a scalar or an array of `shape`; None: no limit. Bounds of a Box are not
-            checked, because environments overstep them and their training still works.
-        n_values: The number of allowed values from `low` up, in the same form.
+            checked, because some environments exceed them, and training still works.
+        n_values: The number of allowed values from `low` upwards, a scalar or an array like `low`.
     """
 
     dtype: np.dtype[Any]
@@ -38,21 +38,21 @@ class LeafSchema:
 
     @property
     def is_checked(self) -> bool:
-        """True if its dtype has values that are not allowed."""
+        """True if the dtype has forbidden values."""
         return self.dtype.kind in "fb" or self.n_values is not None
 
     def is_checked_like(self, other: "LeafSchema") -> bool:
-        """Returns whether one pass can check values of both schemas: floats, or bools, of one dtype."""
+        """Returns whether one pass can check values of both schemas: floats or bools of the same dtype."""
         return self.dtype == other.dtype and self.dtype.kind in "fb"
 
     def are_surely_allowed(self, values: NDArray[Any]) -> bool:
-        """Returns whether all values are certainly allowed, in one pass over them. Call it with numpy's warnings off.
+        """Returns whether all values are certainly allowed, in one pass. Call this with numpy's warnings off.
 
         Args:
             values: Values of `dtype`, C-contiguous, of any shape if `low` is a number.
 
         Returns:
-            True if they are. False if `check_values` has to look for a wrong value; there may be none.
+            True if all values are allowed. False if a value may be forbidden: `check_values` then finds out.
         """
         if not values.size or not self.is_checked:
             return True
@@ -66,7 +66,7 @@ class LeafSchema:
         if not (isinstance(n_values, int) and isinstance(low, int)):
             return False
         if low == 0:
-            # As unsigned numbers, those below 0 are the largest.
+            # Read as unsigned, negative numbers are the largest.
             return int(values.view(f"u{self.dtype.itemsize}").max()) < n_values
         return int(values.min()) >= low and int(values.max()) < low + n_values
 
@@ -78,16 +78,16 @@ class LeafSchema:
         axes: tuple[str, ...],
         owner: Callable[[tuple[int, ...]], str] = lambda _index: "",
     ) -> None:
-        """Refuses values that no policy could learn from: NaN, infinities, values outside a discrete range, odd bools.
+        """Refuses values that would break training: NaN, infinities, values outside a discrete range, invalid bools.
 
         Args:
             values: `[*axes, *shape]` of `dtype`, C-contiguous.
-            what: Names the column, for messages.
-            axes: Names of the leading dimensions, for messages: `("t", "b")`.
-            owner: Returns the owner of the value at an index, for messages.
+            what: The description of the column in messages.
+            axes: The names of the leading dimensions in messages, such as `("t", "b")`.
+            owner: Returns the description of the owner of the value at an index, for messages.
 
         Raises:
-            InvalidTensorError: A value is not allowed; the message has its index.
+            InvalidTensorError: A value is forbidden. The message contains the index of the value.
         """
         with np.errstate(all="ignore"):
             if self.are_surely_allowed(values):
@@ -95,28 +95,32 @@ class LeafSchema:
         if self.dtype.kind == "b":
             check_bools(values, what=what)
             return
-        if self.dtype.kind == "f":
-            wrong, expected = ~np.isfinite(values), "finite numbers"
-        else:
-            wrong, expected = self._out_of_range(values)
+        wrong = ~np.isfinite(values) if self.dtype.kind == "f" else self._out_of_range(values)
         if wrong.any():
             index = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
             raise InvalidTensorError(
-                f"{what} holds {values[index]}{_place(index, axes)}{owner(index)}; expected {expected}; {_ADVICE}"
+                f"{what} holds {values[index]}{_place(index, axes)}{owner(index)}; expected {self._allowed()}; "
+                f"{_ADVICE}"
             )
 
-    def _out_of_range(self, values: NDArray[Any]) -> tuple[NDArray[np.bool_], str]:
-        """Returns a mask of the values outside the range, and the range in words."""
+    def _out_of_range(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Returns a mask of the values outside the range."""
         low, n_values = self.low, self.n_values
         assert low is not None  # leaf_schema sets both
         assert n_values is not None
-        wrong = (values < low) | (values > low + (n_values - 1))  # `values - low` could wrap around
+        return (values < low) | (values > low + (n_values - 1))  # `values - low` could wrap around
+
+    def _allowed(self) -> str:
+        """Returns a description of the allowed values."""
+        low, n_values = self.low, self.n_values
+        if self.dtype.kind == "f":
+            return "finite numbers"
         if isinstance(low, int) and isinstance(n_values, int):
-            return wrong, f"{low} to {low + n_values - 1}"
-        return wrong, f"values from {low} with {n_values} choices".replace("\n", "")
+            return f"{low} to {low + n_values - 1}"
+        return f"values from {low} with {n_values} choices".replace("\n", "")
 
 
-_ADVICE: Final = "find where the environment or the policy makes it"
+_ADVICE: Final = "find its source in the environment or the policy"
 
 
 def leaf_schema(space: gymnasium.Space[Any]) -> LeafSchema:
@@ -126,7 +130,7 @@ def leaf_schema(space: gymnasium.Space[Any]) -> LeafSchema:
         space: Box, Discrete, MultiBinary or MultiDiscrete.
 
     Raises:
-        InvalidSpaceError: It is another kind of space.
+        InvalidSpaceError: The space is of another kind.
     """
     if isinstance(space, spaces.Box):
         return LeafSchema(np.dtype(space.dtype), space.shape)
@@ -137,7 +141,9 @@ def leaf_schema(space: gymnasium.Space[Any]) -> LeafSchema:
     if isinstance(space, spaces.MultiDiscrete):
         # In int64, so that the upper bound does not wrap around in a narrow type.
         return LeafSchema(np.dtype(space.dtype), space.shape, space.start.astype(np.int64), space.nvec.astype(np.int64))
-    raise InvalidSpaceError(f"{describe_space(space)} is no leaf; expected Box, Discrete, MultiBinary or MultiDiscrete")
+    raise InvalidSpaceError(
+        f"{describe_space(space)} is not a leaf; expected Box, Discrete, MultiBinary or MultiDiscrete"
+    )
 
 
 def _place(index: tuple[int, ...], axes: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Defines observation and action spaces as values: their leaves, and whether two sides agree on them."""
+"""Defines the spaces of an environment: their leaves, and their comparison."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,8 @@ class SubstepSpaces:
     Attributes:
         observation: The observation of each agent.
         action: The action of each agent.
-        n_agents: The agents of one environment that act in the substep, each with its own observation; at least 1.
+        n_agents: The number of agents of one environment that act in the substep, each with its own observation; at
+            least 1.
     """
 
     observation: gymnasium.Space[Any]
@@ -44,11 +45,11 @@ def space_leaves(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]
     """Returns the leaves of a space by path, in the order of the space.
 
     Args:
-        space: Box, Discrete, MultiBinary, MultiDiscrete, or Dict and Tuple of them, nested at will.
+        space: Box, Discrete, MultiBinary, MultiDiscrete, or nested Dict and Tuple of these.
 
     Returns:
-        Path to leaf: `"camera/left"` for Dict(camera=Dict(left=...)), `"1"` for the second member of a Tuple, `""` if
-            the space itself is a leaf.
+        The leaves by path: `"camera/left"` for Dict(camera=Dict(left=...)), `"1"` for the second member of a Tuple,
+            `""` if the space itself is a leaf.
 
     Raises:
         InvalidSpaceError: The kind of space is not supported, a Dict or Tuple is empty, or a key is not a non-empty
@@ -59,17 +60,28 @@ def space_leaves(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]
     return leaves
 
 
-def flatten_observation(space: gymnasium.Space[Any], value: NestedObservation) -> dict[str, NDArray[Any]]:
-    """Takes a nested observation, or a batch of them, apart into leaves.
+def numeric_leaves(environment: EnvironmentSpaces) -> Iterator[tuple[str, str, spaces.Box]]:
+    """Yields substep, path and space of each observation leaf whose numbers a network receives unscaled.
 
-    Copies nothing if the members are arrays. The caller has checked the space with `space_leaves`.
+    Networks scale bytes to [0, 1], and receive categories as one-hot vectors.
+    """
+    for key, substep in environment.items():
+        for path, leaf in space_leaves(substep.observation).items():
+            if isinstance(leaf, spaces.Box) and leaf.dtype != np.uint8:
+                yield key, path, leaf
+
+
+def flatten_observation(space: gymnasium.Space[Any], value: NestedObservation) -> dict[str, NDArray[Any]]:
+    """Flattens a nested observation, or a batch of observations, into leaves.
+
+    The function does not copy arrays. The caller must have checked the space with `space_leaves`.
 
     Args:
         space: The space of a single observation.
-        value: A value of the space, or a vector environment's observation: nested the same way, each leaf `[N, ...]`.
+        value: A value of the space, or a vector environment's observation with the same nesting, each leaf `[N, ...]`.
 
     Returns:
-        Path to array, in the order of the space.
+        The arrays by path, in the order of the space.
     """
     if isinstance(space, spaces.Dict):
         return {
@@ -87,14 +99,14 @@ def flatten_observation(space: gymnasium.Space[Any], value: NestedObservation) -
 
 
 def unflatten_observation(space: gymnasium.Space[Any], leaves: Observation) -> NestedObservation:
-    """Puts a nested observation together from its leaves: the inverse of `flatten_observation`.
+    """Rebuilds a nested observation from its leaves: the inverse of `flatten_observation`.
 
     Args:
         space: The space of a single observation.
-        leaves: Path to array, `[...]` or `[N, ...]`.
+        leaves: The arrays by path, `[...]` or `[N, ...]`.
 
     Returns:
-        Dicts and tuples of the arrays, nested like the space.
+        Dicts and tuples of the arrays, with the space's nesting.
 
     Raises:
         InvalidSpaceError: A leaf is missing.
@@ -103,14 +115,14 @@ def unflatten_observation(space: gymnasium.Space[Any], leaves: Observation) -> N
 
 
 def check_action_space_supported(space: gymnasium.Space[Any], *, where: str) -> None:
-    """Refuses action spaces that no policy of rollcast can act in.
+    """Refuses action spaces that no policy of rollcast supports.
 
     Args:
         space: The action space of one substep.
-        where: Names the owner of the space, for messages.
+        where: The description of the space's owner in messages.
 
     Raises:
-        InvalidSpaceError: The space is not a Discrete, MultiDiscrete, MultiBinary or Box of floats, or has no element.
+        InvalidSpaceError: The space is not a Discrete, MultiDiscrete, MultiBinary or Box of floats, or is empty.
     """
     if 0 in (space.shape or ()):
         raise InvalidSpaceError(
@@ -130,18 +142,19 @@ def check_action_space_supported(space: gymnasium.Space[Any], *, where: str) -> 
 def check_spaces_match(
     expected: EnvironmentSpaces, offered: EnvironmentSpaces, *, expected_side: str, offered_side: str
 ) -> None:
-    """Refuses spaces that differ, and names the first path at which they do.
+    """Refuses different spaces. The error contains the first path at which they differ.
 
-    Substeps and the members of a Dict have names, so their order does not count; `leaf_order` returns it where it does.
+    The order of substeps and of a Dict's members does not matter, because they have names. If the order matters, use
+    `leaf_order`.
 
     Args:
         expected: The spaces to compare with.
         offered: The spaces to check.
-        expected_side: The owner of the first: "the learner".
-        offered_side: The owner of the second: "actor 'x'".
+        expected_side: The owner of the expected spaces, such as "the learner".
+        offered_side: The owner of the offered spaces, such as "actor 'x'".
 
     Raises:
-        SpacesMismatchError: They differ; the message has the path inside the space and both sides.
+        SpacesMismatchError: The spaces differ. The message contains the path inside the space and both sides.
     """
     for path, mine, theirs in _differences(expected, offered):
         raise SpacesMismatchError(
@@ -151,7 +164,7 @@ def check_spaces_match(
 
 
 def leaf_order(environment: EnvironmentSpaces) -> list[tuple[str, str]]:
-    """Returns the substep key and path of every observation leaf, in the order in which a network sees them.
+    """Returns the substep key and path of every observation leaf, in the order of a network's inputs.
 
     Args:
         environment: The spaces by substep key.
@@ -170,13 +183,13 @@ def describe_space(space: gymnasium.Space[Any]) -> str:
 
 
 def described_spaces(environment: EnvironmentSpaces) -> dict[str, str]:
-    """Describes the leaves of an environment's spaces, in the order in which a network sees them.
+    """Describes the leaves of an environment's spaces, in the order of a network's inputs.
 
     Args:
         environment: The spaces by substep key.
 
     Returns:
-        The description of each observation leaf and action space, by path: `"0/observation/camera"`.
+        The description of each observation leaf and action space, by path, such as `"0/observation/camera"`.
     """
     described: dict[str, str] = {}
     for key, substep in environment.items():
@@ -193,7 +206,7 @@ def _collect_leaves(space: gymnasium.Space[Any], path: str, leaves: dict[str, gy
         members = list(_members(space))
         if not members:
             raise InvalidSpaceError(
-                f"{describe_space(space)} at {path!r} is empty; expected at least one member; drop it"
+                f"{describe_space(space)} at {path!r} is empty; expected at least one member; remove it"
             )
         for key, member in members:
             if not isinstance(key, str) or not key or "/" in key:
@@ -258,7 +271,7 @@ def _space_differences(
 
 def _same_leaf(mine: gymnasium.Space[Any], theirs: gymnasium.Space[Any]) -> bool:
     if isinstance(mine, spaces.MultiBinary) and isinstance(theirs, spaces.MultiBinary):
-        return mine.shape == theirs.shape  # to gymnasium, MultiBinary(3) and MultiBinary([3]) differ
+        return mine.shape == theirs.shape  # in gymnasium, MultiBinary(3) and MultiBinary([3]) differ
     # gymnasium compares a Discrete's n and start but not its dtype, which becomes its column's dtype.
     return type(mine) is type(theirs) and mine == theirs and mine.dtype == theirs.dtype
 

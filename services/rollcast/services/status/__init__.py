@@ -1,1 +1,1 @@
-"""Describes a learner and its actors to operators, and serves LearnerService."""
+"""The status of a learner and its actors, for operators, and LearnerService."""

@@ -1,4 +1,4 @@
-"""Encodes the status of a learner and its actors as protobuf, and back."""
+"""Encodes and decodes the status of a learner and its actors."""
 
 from typing import Final
 
@@ -36,7 +36,7 @@ def status_to_proto(status: LearnerStatus) -> learner_pb2.LearnerStatus:
         status: The status.
 
     Returns:
-        The message; without `mean_return`, `replay`, `evaluation` and `acts` if they are None.
+        The message. `mean_return`, `replay`, `evaluation` and `acts` are absent if they are None.
     """
     proto = learner_pb2.LearnerStatus(**_status_fields(status))
     proto.phase = status.phase.value  # type: ignore[assignment]  # the stub's enum class exists for checkers only
@@ -113,6 +113,6 @@ def actor_from_proto(proto: learner_pb2.ActorInfo) -> ActorInfo:
             f"{[state.value for state in ActorState]}; update rollcast here"
         ) from error
     known = {acting.value: acting for acting in ActingState}
-    # None if it has not said, or is of a later version and does what this one does not know.
+    # None if the actor has sent no report, or reports a state of a later version.
     acting_state = known.get(proto.acting_state)
     return ActorInfo(state=state, acting_state=acting_state, via=tuple(proto.via), **_actor_fields(proto))

@@ -1,4 +1,4 @@
-"""Describes a learner to actors that have not joined yet, as values."""
+"""Defines the description of a learner, for actors that have not joined yet."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerLimits(Limits):
-    """The limits of a learner that clients should know; field by field as `rollcast.v1.LearnerLimits` documents it."""
+    """The limits of a learner that clients need to know. `rollcast.v1.LearnerLimits` documents the fields."""
 
     max_message_bytes: int = MAX_MESSAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerDescription:
-    """The spaces, policy and work of a learner; field by field as `rollcast.v1.LearnerDescription` documents it."""
+    """The spaces, policy and work of a learner. `rollcast.v1.LearnerDescription` documents the fields."""
 
     spaces: EnvironmentSpaces
     policy: PolicySpec

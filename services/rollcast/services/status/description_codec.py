@@ -1,4 +1,4 @@
-"""Encodes a learner's description as protobuf, and back."""
+"""Encodes and decodes a learner's description."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from rollcast.services.status.description import LearnerDescription, LearnerLimi
 from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import learner_pb2
 
-# These have the contract's names; a test compares them with the descriptors.
+# The fields with the contract's names. A test compares them with the descriptors.
 _numbers_and_names: Final = same_fields(LearnerDescription, but=("spaces", "policy", "limits"))
 _limits: Final = same_fields(LearnerLimits)
 
@@ -38,7 +38,7 @@ def description_from_proto(proto: learner_pb2.LearnerDescription) -> LearnerDesc
 
     Raises:
         InvalidInputError: The activation or the head of the policy is unknown.
-        InvalidSpaceError: A space is malformed, or above a limit.
+        InvalidSpaceError: A space is malformed, or exceeds a limit.
         InvalidTensorError: A bound of a space is malformed.
     """
     return LearnerDescription(

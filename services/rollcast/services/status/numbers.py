@@ -1,4 +1,4 @@
-"""Formats numbers for display: with units, thousands separators and a bounded width; "-" for what is not known."""
+"""Formats numbers for display, with units, thousands separators and a bounded width; "-" means unknown."""
 
 import math
 import time
@@ -9,12 +9,12 @@ _POWERS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def count(number: float | None) -> str:
-    """Returns a whole number: "18,200,000"."""
+    """Returns a whole number, such as "18,200,000"."""
     return f"{number:,.0f}" if _known(number) else UNKNOWN
 
 
 def short_count(number: float | None) -> str:
-    """Returns a whole number below 900 T in at most 6 characters: "950", "41.2k", "18.2M"."""
+    """Returns a whole number below 900 T in at most 6 characters, such as "950", "41.2k" or "18.2M"."""
     if not _known(number):
         return UNKNOWN
     for power, letter in _POWERS:
@@ -25,14 +25,14 @@ def short_count(number: float | None) -> str:
 
 
 def rate(number: float | None) -> str:
-    """Returns a number a second: "41,200/s", "0.31/s"."""
+    """Returns a rate per second, such as "41,200/s" or "0.31/s"."""
     if not _known(number):
         return UNKNOWN
     return f"{number:,.0f}/s" if number >= 10 or number == 0 else f"{number:.2g}/s"
 
 
 def decimal(number: float | None) -> str:
-    """Returns a return, or another number whose size is not known before: "214.3", "-0.0312", "1,234,567"."""
+    """Returns a number of any magnitude, such as "214.3", "-0.0312" or "1,234,567"."""
     if not _known(number):
         return UNKNOWN
     size = abs(number)
@@ -44,12 +44,12 @@ def decimal(number: float | None) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """Returns a fraction as percent: "38 %"."""
+    """Returns a fraction in percent, such as "38 %"."""
     return f"{100 * fraction:.0f} %" if _known(fraction) else UNKNOWN
 
 
 def period(seconds: float | None) -> str:
-    """Returns a length of time with two digits or more: "12 ms", "1.2 s", "14 s", "5 min", "3 h 20 min"."""
+    """Returns a duration, such as "12 ms", "1.2 s", "14 s", "5 min" or "3 h 20 min"."""
     if not _known(seconds):
         return UNKNOWN
     if seconds < 0.9995:
@@ -61,17 +61,17 @@ def period(seconds: float | None) -> str:
 
 
 def limit(seconds: float) -> str:
-    """Returns the longest time of something: "for up to 10 min"; "without a limit" for infinity."""
+    """Returns an upper limit on a duration, such as "for up to 10 min"; "without a limit" for infinity."""
     return f"for up to {period(seconds)}" if math.isfinite(seconds) else "without a limit"
 
 
 def minutes(seconds: float) -> str:
-    """Returns whole minutes: "1 min"."""
+    """Returns whole minutes, such as "1 min"."""
     return f"{seconds / 60:.0f} min"
 
 
 def clock(seconds: float | None) -> str:
-    """Returns a time relative to the run's begin: "0:12:41"; "-0:00:03" before it."""
+    """Returns a time relative to the start of the run, such as "0:12:41", or "-0:00:03" before the start."""
     if not _known(seconds):
         return UNKNOWN
     whole, rest = divmod(int(abs(seconds)), 60)
@@ -80,13 +80,13 @@ def clock(seconds: float | None) -> str:
 
 
 def short_clock(seconds: float | None) -> str:
-    """Returns a time of less than an hour without hours: "12:41", "3:20:00"."""
+    """Returns a time, without hours below one hour, such as "12:41" or "3:20:00"."""
     text = clock(seconds)
     return text.removeprefix("0:").removeprefix("0") if text.startswith("0:") else text
 
 
 def wall_clock(unix_s: float | None) -> str:
-    """Returns a time of day with its date, where this process runs: "2026-03-01 12:40:11"."""
+    """Returns the date and time in this process's time zone, such as "2026-03-01 12:40:11"."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s)) if _known(unix_s) else UNKNOWN
 
 

@@ -1,4 +1,4 @@
-"""Serves LearnerService: shows and steers the learner, seen through a Protocol."""
+"""Serves LearnerService: reports a learner's status and executes operators' commands."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -16,18 +16,18 @@ from rollcast.services.status.status import ActorInfo, LearnerStatus, Phase
 from rollcast.services.status.watching import turns
 from rollcast.v1 import learner_pb2, learner_pb2_grpc
 
-# A page of actors ends with the one that passes so many bytes; one has some kilobytes at most.
+# A page of actors ends with the actor that reaches this size. An actor has a few kilobytes at most.
 _PAGE_BYTES: Final = 1 << 20
 
 
 class LearnerControl(Protocol):
-    """The learner as LearnerServicer sees it. Called from many threads."""
+    """The part of a learner that LearnerServicer needs. Many threads call it."""
 
     def describe(self) -> LearnerDescription:
-        """Describes the learner; the servicer adds the limits.
+        """Describes the learner, without the limits, which the servicer adds.
 
         Raises:
-            NotReadyError: The spaces are not known yet.
+            NotReadyError: The learner does not know its spaces yet.
         """
 
     def status(self) -> LearnerStatus:
@@ -37,27 +37,27 @@ class LearnerControl(Protocol):
         """Returns every actor that has joined, by slot."""
 
     def pause(self) -> None:
-        """Stops updates; returns when none is running. Does nothing the second time.
+        """Pauses training, and returns when no update is running. Idempotent.
 
         Raises:
             RefusedError: Training has ended.
         """
 
     def resume(self) -> None:
-        """Ends a pause; does nothing without one."""
+        """Ends a pause. No effect without a pause."""
 
     def save_checkpoint(self) -> tuple[str, int]:
         """Writes a checkpoint between two updates.
 
         Returns:
-            Its folder, and the policy version in it.
+            The checkpoint's folder, and its policy version.
 
         Raises:
             RefusedError: The run has no directory.
         """
 
     def request_stop(self) -> None:
-        """Ends training after the update that is running; returns at once."""
+        """Ends training after the running update. Returns at once."""
 
 
 class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
@@ -65,8 +65,8 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
     Args:
         control: The learner.
-        gate: Tells when the server stops; shared with its other services.
-        refusals: The clients refused or held back lately, for the status.
+        gate: Signals that the server stops; shared with the server's other services.
+        refusals: The recently refused or throttled clients, for the status.
         limits: The server's limits.
     """
 

@@ -1,4 +1,4 @@
-"""Defines the status of a learner and its actors as values."""
+"""Defines the status of a learner and its actors."""
 
 import enum
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from rollcast.services.replay.replay import ReplayStatus
 
 
 class Phase(enum.Enum):
-    """The phase of a learner's life."""
+    """The phase of a learner."""
 
     STARTING = 1
     TRAINING = 2
@@ -31,7 +31,7 @@ class ActorState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationStatus:
-    """The evaluation of policies beside training; field by field as `rollcast.v1.EvaluationStatus` documents it."""
+    """The evaluation of policies during training. `rollcast.v1.EvaluationStatus` documents the fields."""
 
     evaluators_alive: int = 0
     evaluations: int = 0
@@ -49,7 +49,7 @@ class EvaluationStatus:
 
 @dataclass(frozen=True, slots=True)
 class LearningFinding:
-    """A problem of training; field by field as `rollcast.v1.LearningFinding` documents it."""
+    """A problem of training. `rollcast.v1.LearningFinding` documents the fields."""
 
     rule: str
     what: str
@@ -57,13 +57,13 @@ class LearningFinding:
 
     @property
     def sentence(self) -> str:
-        """The finding in one text. It comes from a learner: escape control characters before showing it."""
+        """The finding as one text. It comes from a learner, so escape control characters before display."""
         return f"{self.what}; {self.advice}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActStatus:
-    """The answers to `Act`; field by field as `rollcast.v1.ActStatus` documents it."""
+    """The answers to `Act`. `rollcast.v1.ActStatus` documents the fields."""
 
     calls: int = 0
     observations: int = 0
@@ -74,7 +74,7 @@ class ActStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerStatus:
-    """The state of training; field by field as `rollcast.v1.LearnerStatus` documents it."""
+    """The state of training. `rollcast.v1.LearnerStatus` documents the fields."""
 
     phase: Phase
     waiting_for: str = ""
@@ -110,7 +110,7 @@ class LearnerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorInfo:
-    """The state of one actor; field by field as `rollcast.v1.ActorInfo` documents it."""
+    """The state of one actor. `rollcast.v1.ActorInfo` documents the fields."""
 
     actor_id: str
     slot: int

@@ -1,4 +1,4 @@
-"""Paces the streams that answer again and again: one check of the interval, one wait for the next answer."""
+"""Paces the streams that send answers at intervals: checks the interval, and waits until the next answer."""
 
 import threading
 import time
@@ -18,16 +18,16 @@ _LOOK_S: Final = 0.5
 def turns(
     interval_s: float, context: grpc.ServicerContext, gate: StreamGate, is_over: Callable[[], bool]
 ) -> Iterator[None]:
-    """Yields whenever the next answer is due: at once, after every interval, and early when it is over.
+    """Yields when an answer is due: at once, after every interval, and as soon as `is_over` returns True.
 
     Args:
         interval_s: Seconds between two answers; 0: 1 s.
-        context: The call; the turns end when its caller is gone.
-        gate: Tells when the server stops.
-        is_over: Returns whether there will be nothing new; the caller of `turns` then answers a last time and ends.
+        context: The call. The iteration ends when the client has disconnected.
+        gate: Signals that the server stops.
+        is_over: Returns whether no more changes will follow. The caller of `turns` then sends a last answer and ends.
 
     Raises:
-        InvalidInputError: The interval is out of its range.
+        InvalidInputError: The interval is out of range.
         NotReadyError: The server stops.
     """
     interval_s = interval_s or 1.0

@@ -1,1 +1,1 @@
-"""Both ends of RolloutService: streams of single actors, and those in which a relay bundles many."""
+"""Both sides of RolloutService and RelayService: streams of single actors, and bundled streams of relays."""

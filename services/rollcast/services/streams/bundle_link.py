@@ -1,4 +1,4 @@
-"""Sends the rollouts of many actors to a learner: a relay's end of StreamBundles."""
+"""Sends the rollouts of many actors to a learner: a relay's side of StreamBundles."""
 
 import itertools
 import math
@@ -27,13 +27,13 @@ from rollcast.services.wire.seal import MessageChain, seal
 from rollcast.v1 import relay_pb2, rollout_pb2
 
 _METHOD: Final = "/rollcast.v1.RelayService/StreamBundles"
-# A bundle is closed above this size: what waits longer travels in the next.
+# A bundle ends above this size. Later parts travel in the next bundle.
 BUNDLE_BYTES: Final = 1 << 20
-# A message that need not hurry waits so long for one that does.
+# The seconds that a message that is not urgent waits for an urgent message.
 _UNHURRIED_S: Final = 0.5
 # Seconds after which gRPC's sending thread, with nothing to send, checks that its call is still open.
 _LOOK_S: Final = 1.0
-# Time for the learner to answer the opening, in seconds: it does so at once, unless one of the two messages was lost.
+# Seconds for the learner's answer to the opening. The learner answers at once, unless one of the two messages is lost.
 _OPEN_TIMEOUT_S: Final = 15.0
 
 
@@ -46,18 +46,19 @@ class _Waiting(NamedTuple):
 
 
 class BundleLink:
-    """An open stream of bundles. One thread calls `run`; any thread may call the rest.
+    """An open stream of bundles. One thread calls `run`; any thread may call the other methods.
 
-    Invariant: the parts of one actor's stream travel in the order of the calls, and all messages of one `send` one
-    after the other. A stream that has got an error, or the end of training, is forgotten: it gets no further answer.
+    Invariant: the parts of one actor's stream are sent in the order of the calls, and the messages of one `send`
+    without other messages between them. A stream that has received an error, or the end of training, is dropped and
+    gets no further answer.
 
     Args:
         channel: The channel to the learner.
         target: The learner's address, for messages.
         relay: This relay.
-        waiting: The relays that wait until this one has a learner.
-        wait_s: The longest time that a rollout waits for the learner's answer to the bundle before its own, in
-            seconds. Others may join it during that wait: the busier the learner, the larger the bundles.
+        waiting: The relays that wait until this relay reaches a learner.
+        wait_s: The longest time that a rollout waits for the learner's answer to the previous bundle, in seconds.
+            Meanwhile, other rollouts may join its bundle, so a busy learner gets larger bundles.
     """
 
     def __init__(
@@ -67,10 +68,10 @@ class BundleLink:
         self._wait_s = wait_s
         self._changed = threading.Condition()  # guards all below
         self._parts: deque[_Waiting] = deque()
-        # when the last bundle left, and the stream of its last rollout; None: the learner has answered that
+        # when the last bundle was sent, and the stream of its last rollout; None: the learner has answered this rollout
         self._left_at = 0.0
         self._awaited: int | None = None
-        # when the first of them came, as long as none hurries
+        # when the first waiting part arrived, if no waiting part is urgent
         self._unhurried_since: float | None = None
         self._n_bytes = 0
         self._answers: dict[int, Callable[[Answer], None]] = {}
@@ -81,7 +82,7 @@ class BundleLink:
         self._is_unanswered = False
         self._cancelled = False
         self.n_bundles = 0
-        # Without serialisers: the requests are serialised already, and damage in a response is noticed here.
+        # Without serialisers, because the requests are already serialised, and this class detects damage in responses.
         stream_bundles = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
         opening = relay_pb2.StreamBundlesRequest(
             open=relay_to_proto(relay), waiting=map(relay_to_proto, waiting), number=1
@@ -92,7 +93,7 @@ class BundleLink:
 
     @property
     def is_open(self) -> bool:
-        """True once the learner has answered, until the stream ends."""
+        """True if the learner has answered and the stream has not ended."""
         with self._changed:
             return self._is_open and not self._closed
 
@@ -101,8 +102,9 @@ class BundleLink:
 
         Args:
             actor_id: The actor, which has joined.
-            incarnation: The number of its process.
-            answer: Called with the stream's progress, and at last perhaps with an error, by the thread in `run`.
+            incarnation: The incarnation of the actor's process.
+            answer: The thread in `run` calls it with the stream's progress, and with the error that ends the stream, if
+                any.
 
         Returns:
             The stream's number.
@@ -120,12 +122,12 @@ class BundleLink:
         return number
 
     def send(self, number: int, messages: Sequence[bytes], *, is_rollout: bool = True) -> None:
-        """Queues messages of an actor, all of a rollout or one other, and returns at once.
+        """Queues all messages of an actor's rollout, or one other message, and returns at once.
 
         Args:
-            number: The actor's stream; nothing is sent on one that has ended.
-            messages: The messages as the actor sent them.
-            is_rollout: False: they need not hurry, and the learner does not answer.
+            number: The actor's stream. Messages on an ended stream are dropped.
+            messages: The unchanged messages of the actor.
+            is_rollout: False: the messages are not urgent, and the learner does not answer them.
 
         Raises:
             NotReadyError: The link has ended.
@@ -139,12 +141,12 @@ class BundleLink:
                 self._queue(_Waiting(part, len(message), is_rollout), hurries=is_rollout)
 
     def end_stream(self, number: int, *, clean: bool, refusal: RollcastError | None = None) -> None:
-        """Says that an actor's stream has ended. Does nothing if the learner has ended it.
+        """Reports the end of an actor's stream. No effect if the learner has ended it.
 
         Args:
             number: The stream.
-            clean: Whether the actor has said that it was done.
-            refusal: The error with which a message of the actor was refused here; None: none was.
+            clean: Whether the actor closed its stream itself, without an error.
+            refusal: The error with which the relay refused a message of the actor; None: no refusal.
         """
         end = relay_pb2.StreamEnd(clean=clean)
         if refusal is not None:
@@ -154,15 +156,15 @@ class BundleLink:
                 self._queue(_Waiting(relay_pb2.UpwardPart(stream=number, ended=end)))
 
     def run(self, on_open: Callable[[int], None]) -> None:
-        """Reads the learner's answers until the stream ends, and passes them on.
+        """Reads and delivers the learner's answers until the stream ends.
 
         Args:
-            on_open: Called with the number of the learner's process when it has answered first.
+            on_open: Called at the learner's first answer, with the nonce of the learner's process.
 
         Raises:
             LearnerUnreachableError: The connection broke: reconnect with backoff.
             NotReadyError: The learner is stopping, or a message was damaged or lost: reconnect with backoff.
-            ProtocolMismatchError: The learner is older than relays.
+            ProtocolMismatchError: The learner is too old for relays.
             RollcastError: The learner refused a message, or the relay.
         """
         try:
@@ -184,7 +186,7 @@ class BundleLink:
             if self._is_unanswered:
                 raise NotReadyError(
                     f"the learner at {self._target} has not answered a relay within {_OPEN_TIMEOUT_S:.0f} s; expected "
-                    "an answer at once; a message was lost on its way: reconnect with backoff"
+                    "an answer at once; a message was lost: reconnect with backoff"
                 ) from error
             if not self._cancelled:
                 raise error_from_rpc(error, self._target) from error
@@ -194,18 +196,18 @@ class BundleLink:
             self._end_all(NotReadyError(f"the stream to {self._target} has ended; join again with backoff"))
 
     def take(self, response: relay_pb2.StreamBundlesResponse) -> None:
-        """Passes on the learner's answers. Called by the thread in `run`."""
+        """Delivers the learner's answers. Only the thread in `run` calls it."""
         for part in response.parts:
             self._hand_on(part)
 
     def close(self) -> None:
-        """Ends this side of the stream after the queued messages. `run` continues until the learner ends it."""
+        """Ends this side of the stream after the queued messages. `run` continues until the learner ends the stream."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def cancel(self) -> None:
-        """Ends the stream at once; `run` ends without an error."""
+        """Ends the stream at once. `run` then returns without an error."""
         self._cancelled = True
         self.close()
         self._call.cancel()
@@ -214,8 +216,7 @@ class BundleLink:
         """Raises if the link has ended. Called with the lock held."""
         if self._closed:
             raise NotReadyError(
-                f"the relay has no stream to its learner at {self._target} at this moment; expected one; join again "
-                "with backoff"
+                f"the relay has no stream to its learner at {self._target} now; expected one; join again with backoff"
             )
 
     def _hand_on(self, part: relay_pb2.DownwardPart) -> None:
@@ -243,7 +244,7 @@ class BundleLink:
             on_answer(error)
 
     def _requests(self, opening: relay_pb2.StreamBundlesRequest) -> Iterator[bytes]:
-        """Yields the serialised bundles; gRPC's own thread iterates over it."""
+        """Yields the serialised bundles. A thread of gRPC iterates over them."""
         yield seal(opening.SerializeToString())
         for number in itertools.count(2):
             if not (parts := self._next()):
@@ -253,7 +254,7 @@ class BundleLink:
             self._call.cancel()
 
     def _next(self) -> list[relay_pb2.UpwardPart]:
-        """Waits for parts, and returns those of the next bundle; none at the end, or if the learner does not answer."""
+        """Waits for the parts of the next bundle. Empty at the end, or if the learner has not answered in time."""
         with self._changed:
             while not self._parts:
                 if self._closed:
@@ -268,7 +269,7 @@ class BundleLink:
             n_bytes = 0
             while self._parts and len(parts) < MAX_BUNDLE_PARTS and n_bytes < BUNDLE_BYTES:
                 part, n_next, is_rollout = self._parts[0]
-                # One message of an actor may be nearly as large as a message of gRPC may be.
+                # One message of an actor may be nearly as large as gRPC's largest message.
                 if parts and n_bytes + n_next > BUNDLE_BYTES:
                     break
                 parts.append(part)
@@ -282,7 +283,7 @@ class BundleLink:
             return parts
 
     def _queue(self, waiting: "_Waiting", *, hurries: bool = True) -> None:
-        """Queues a part, and wakes the thread that sends if it has to go earlier now. Called with the lock held."""
+        """Queues a part, and wakes the sending thread if the bundle is now due earlier. Called with the lock held."""
         before = self._leaves_at() if self._parts else math.inf
         if hurries:
             self._unhurried_since = None
@@ -294,7 +295,7 @@ class BundleLink:
             self._changed.notify_all()
 
     def _leaves_at(self) -> float:
-        """Returns the time at which the parts that wait have to leave. Called with the lock held."""
+        """Returns the time at which the waiting parts are due. Called with the lock held."""
         if self._n_bytes >= BUNDLE_BYTES:
             return 0.0
         if self._unhurried_since is not None:

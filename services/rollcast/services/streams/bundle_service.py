@@ -1,4 +1,4 @@
-"""Serves RelayService: the rollout streams of a relay's actors, all on one call; sees the learner through Protocols."""
+"""Serves RelayService: receives the rollout streams of a relay's actors on one call."""
 
 import contextlib
 import functools
@@ -43,14 +43,14 @@ from rollcast.v1 import relay_pb2
 _log = logging.getLogger(__name__)
 
 _SERVICE: Final = "rollcast.v1.RelayService"
-# A thread that waits looks this often whether its call is still open.
+# Seconds after which a waiting thread checks that its call is still open.
 _LOOK_S: Final = 0.5
-# Answers that wait for the relay to take them; beyond that nothing more is read from it.
+# The number of answers that may wait for the relay. At this number, the servicer stops reading from the relay.
 _MAX_ANSWERS: Final = 2 * MAX_BUNDLE_PARTS
-# A message of answers is closed above this size; one answer more has 4 KiB at most.
+# A message of answers ends above this size. A single answer has at most 4 KiB.
 _ANSWER_BYTES: Final = 1 << 20
 _STATUS_BYTES: Final = 4 << 10
-# A relay that has opened or got wrong too much is looked at again so soon; so many ignored parts count as an opening.
+# Seconds between two checks of a relay above its rate; the number of ignored parts that count as an opening.
 _PAY_AGAIN_S: Final = 0.05
 _PARTS_PER_TOKEN: Final = 64
 # Time for the thread that reads a relay's messages to notice that its call has ended.
@@ -58,13 +58,13 @@ _JOIN_TIMEOUT_S: Final = 5.0
 
 
 class BundleServicer:
-    """Serves relays. A call holds a thread of the server, which answers, and one of its own, which reads.
+    """Serves relays. Each call has two threads: a thread of the server answers, and a separate thread reads.
 
     Args:
         sink: The learner.
-        bytes_in_flight: Memory for the rollouts of all streams.
+        bytes_in_flight: The memory for the rollouts of all streams.
         limits: The server's limits.
-        refusals: Notes the relays that are held back.
+        refusals: Records throttled relays.
     """
 
     def __init__(self, sink: BundleSink, bytes_in_flight: BytesInFlight, limits: Limits, refusals: Refusals) -> None:
@@ -84,12 +84,12 @@ class BundleServicer:
             return
         if not first.HasField("open") or first.parts or len(first.waiting) > MAX_RELAYS:
             raise InvalidRolloutError(
-                f"a relay's stream began without open, with parts beside it, or with more than {MAX_RELAYS} relays "
-                "that wait; expected the relay's name, and theirs; send that first"
+                f"a relay's stream began without open, with other parts, or with more than {MAX_RELAYS} waiting "
+                "relays; expected the relay's name, and theirs; send these first"
             )
         relay, waiting = relay_from_proto(first.open), tuple(map(relay_from_proto, first.waiting))
         with self._place(context):
-            _log.info("relay %s at %s is here", relay.relay_id, shown_peer(context.peer()))
+            _log.info("relay %s at %s has connected", relay.relay_id, shown_peer(context.peer()))
             chain = MessageChain()
             chain.check(first.digest, first.number)
             bundles = RelayCall(
@@ -114,7 +114,7 @@ class BundleServicer:
                 bundles.end()
                 if reader.ident is not None:
                     reader.join(_JOIN_TIMEOUT_S)
-                _log.info("relay %s has gone", relay.relay_id)
+                _log.info("relay %s has disconnected", relay.relay_id)
 
     @contextmanager
     def _place(self, context: grpc.ServicerContext) -> Iterator[None]:
@@ -128,18 +128,18 @@ class BundleServicer:
         try:
             yield
         finally:
-            with self._lock, contextlib.suppress(ValueError):  # it was displaced
+            with self._lock, contextlib.suppress(ValueError):  # another relay took its place
                 self._places.remove(place)
 
     def _displaced_by(self, place: "_Place") -> "_Place | None":
-        """Makes room for a relay: takes the newest place of the address with the most. Called with the lock held."""
+        """Makes a place for a relay, if necessary by ending the newest call of the address with the most calls."""
         if len(self._places) < MAX_RELAYS:
             return None
         n_places = Counter(taken.host for taken in self._places)
         host, n_most = n_places.most_common(1)[0]
         if n_most <= n_places[place.host] + 1:
             raise ThrottledError(
-                f"{len(self._places)} relays are here already; expected at most {MAX_RELAYS}; let relays share one",
+                f"{len(self._places)} relays are already connected; expected at most {MAX_RELAYS}; use fewer relays",
                 limit="max_relays",
             )
         displaced = next(taken for taken in reversed(self._places) if taken.host == host)
@@ -156,11 +156,11 @@ class _Place:
 
 
 class RelayToll:
-    """Bounds what all relays' calls may open and get wrong, as calls are bounded: by address, and by actor.
+    """Limits the openings and errors on all relays' calls, by address and by actor, like calls.
 
     Args:
         limits: `calls_per_second` and `calls_per_second_per_host`.
-        refusals: Notes the relays that are held back.
+        refusals: Records throttled relays.
     """
 
     def __init__(self, limits: Limits, refusals: Refusals) -> None:
@@ -169,13 +169,13 @@ class RelayToll:
         self._actors = TokenBuckets(limits.calls_per_second, MAX_OPENINGS_PER_S, burst_s=2.0)
 
     def is_paid(self, peer: str) -> bool:
-        """Counts something at a relay's address; returns False while that has had too much."""
+        """Counts an opening or an error at a relay's address. Returns False while the address is above its rate."""
         if limit := self._rate.exceeded(peer):
             self._refusals.note(host_of(peer), limit)
         return not limit
 
     def may_open(self, actor_id: str, who: str) -> bool:
-        """Counts an opening of an actor's stream; returns whether it may be opened."""
+        """Counts an opening of an actor's stream. Returns whether the opening is allowed."""
         if self._actors.take(actor_id) is None:
             return True
         self._refusals.note(who, "max_openings_per_s")
@@ -183,7 +183,7 @@ class RelayToll:
 
 
 class RelayCall:
-    """One relay's call. One thread reads, one iterates over `answers`; any may call `answer` and `later`.
+    """One relay's call. One thread reads, another iterates over `answers`. Any thread may call `answer` and `later`.
 
     Args:
         sink: The learner.
@@ -191,8 +191,8 @@ class RelayCall:
         context: The call.
         bytes_in_flight: Memory for the rollouts of all streams.
         max_rollout_bytes: The largest rollout to accept.
-        toll: Bounds openings and errors.
-        chain: Checks its messages.
+        toll: Limits openings and errors.
+        chain: Checks the relay's messages.
     """
 
     def __init__(
@@ -218,16 +218,16 @@ class RelayCall:
         self._to_do: deque[Callable[[], None]] = deque()
         self._ended = False
         self._error: Exception | None = None
-        # Openings and errors that are not paid yet: nothing more is read before they are.
+        # Openings and errors above the rate. Reading stops until the rate allows them.
         self._n_unpaid = 0
-        # Used by the thread that reads only.
+        # Only the reading thread uses it.
         self._last_number = 0
         self._n_ignored = 0
         self._half_sent: ActorStream | None = None
         self._reader = 0
 
     def read_bundles(self, requests: Iterator[relay_pb2.StreamBundlesRequest]) -> None:
-        """Takes the relay's messages until its call ends. A thread of its own runs it."""
+        """Takes the relay's messages until the call ends. A separate thread runs this method."""
         self._reader = threading.get_ident()
         try:
             for request in requests:
@@ -239,7 +239,7 @@ class RelayCall:
         except grpc.RpcError as error:
             let_go(error)
             _log.debug("the stream of relay %s broke", self._relay.relay_id)
-        except Exception as error:  # noqa: BLE001  # the thread that answers raises it, for CallInterceptor
+        except Exception as error:  # noqa: BLE001  # the answering thread raises it, for CallInterceptor
             with self._changed:
                 self._error = error
         finally:
@@ -248,7 +248,7 @@ class RelayCall:
             self.end()
 
     def answers(self) -> Iterator[relay_pb2.StreamBundlesResponse]:
-        """Yields the learner's answers, as many together as there are, until the call ends."""
+        """Yields the learner's answers until the call ends. A message contains all waiting answers."""
         while True:
             self._do_all()
             with self._changed:
@@ -261,7 +261,7 @@ class RelayCall:
                     if self._error is not None:
                         raise self._error
                     return
-                self._changed.notify_all()  # the thread that reads may wait for room
+                self._changed.notify_all()  # the reading thread may wait for room
             response = relay_pb2.StreamBundlesResponse()
             for number, answer in answers:
                 part = response.parts.add(stream=number)
@@ -272,7 +272,7 @@ class RelayCall:
             yield response
 
     def answer(self, number: int, answer: Answer) -> None:
-        """Sends an answer. If the reading thread calls it, all answers to one message share a message."""
+        """Sends an answer. The reading thread's answers to one message travel in one message."""
         with self._changed:
             self._answers.append((number, answer))
             self._n_unpaid += isinstance(answer, RollcastError)
@@ -280,18 +280,18 @@ class RelayCall:
                 self._changed.notify_all()
 
     def later(self, do: Callable[[], None]) -> None:
-        """Runs a function on the answering thread. Any thread may call, also with locks held."""
+        """Runs a function on the answering thread. Any thread may call this method, even with locks held."""
         with self._changed:
             self._to_do.append(do)
             self._changed.notify_all()
 
     def _do_all(self) -> None:
-        """Does what was asked for; its answers leave together."""
+        """Runs the queued functions, and sends their answers together."""
         while self._to_do:
             self._to_do.popleft()()
 
     def forget(self, number: int) -> None:
-        """Forgets a stream that has ended."""
+        """Removes an ended stream."""
         with self._changed:
             self._streams.pop(number, None)
 
@@ -302,7 +302,7 @@ class RelayCall:
         )
 
     def is_active(self) -> bool:
-        """Returns whether the call is open. Call it before a wait: it sends the answers first."""
+        """Sends waiting answers, and returns whether the call is open. Call this before a wait."""
         self._wake()
         return not self._ended and self._context.is_active()
 
@@ -335,15 +335,15 @@ class RelayCall:
         return taken
 
     def take(self, request: relay_pb2.StreamBundlesRequest) -> None:
-        """Takes a message of the relay. Called by the thread that reads.
+        """Takes a message of the relay. Only the reading thread calls it.
 
         Args:
-            request: The message; errors of one actor's stream are answered, and end that stream alone.
+            request: The message. An error of one actor's stream becomes an answer, and ends only that stream.
 
         Raises:
-            DamagedMessageError: It has no digest, and must have one; or the one before it was lost.
-            LimitExceededError: It has too many parts.
-            InvalidRolloutError: It is out of order.
+            DamagedMessageError: The message lacks a required digest, or the previous message was lost.
+            LimitExceededError: The message has too many parts.
+            InvalidRolloutError: The message is out of order.
         """
         self._chain.check(request.digest, request.number)
         if len(request.parts) > MAX_BUNDLE_PARTS:
@@ -375,7 +375,7 @@ class RelayCall:
         if part.stream <= self._last_number:
             raise InvalidRolloutError(
                 f"relay {self._relay.relay_id!r} opened stream {part.stream} after {self._last_number}; expected "
-                "numbers that rise; use each once"
+                "increasing numbers; use each once"
             )
         self._last_number = part.stream
         with self._changed:
@@ -410,7 +410,7 @@ class RelayCall:
             stream.opened(opened)
 
     def _pay(self) -> None:
-        """Waits while openings and errors of this address are above its rate. Called by the thread that reads."""
+        """Waits while the openings and errors of this address exceed the rate. Only the reading thread calls it."""
         self._wake()
         while self._n_unpaid and not self._ended:
             is_paid = self._toll.is_paid(self._context.peer())
@@ -421,7 +421,7 @@ class RelayCall:
                     self._changed.wait(_PAY_AGAIN_S)
 
     def _ignored(self, n_parts: int) -> None:
-        """Counts parts that nothing comes of; an actor's stream that ends may leave some."""
+        """Counts ignored parts. A few are normal after an actor's stream has ended."""
         self._n_ignored += n_parts
         if self._n_ignored >= _PARTS_PER_TOKEN:
             self._n_ignored -= _PARTS_PER_TOKEN
@@ -435,8 +435,8 @@ class RelayCall:
             half_sent.drop_half_sent()
             half_sent.answer(
                 MissingMessageError(
-                    f"a rollout of {half_sent.who} stopped in the middle for another actor's; expected its messages "
-                    "one after the other; join again and send it again"
+                    f"a rollout of {half_sent.who} stopped in the middle for another actor's; expected its messages in "
+                    "sequence; join again and send it again"
                 )
             )
         if stream is not None:

@@ -1,4 +1,4 @@
-"""One actor's rollout stream among those of a relay, on the learner's side."""
+"""One actor's rollout stream behind a relay, on the learner's side."""
 
 import threading
 from collections import deque
@@ -13,38 +13,39 @@ from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
 from rollcast.services.streams.receiver import RolloutReceiver, RolloutStream
 from rollcast.services.streams.stream_order import StreamOrder
 
-# The learner's answer to an actor's stream: how far it is, or the error that has ended it.
+# The learner's answer to an actor's stream: the progress of the stream, or the error that has ended it.
 Answer: TypeAlias = StreamProgress | RollcastError
 
 
 class BundledStream(RolloutStream, Protocol):
-    """One actor's open stream behind a relay as the learner sees it."""
+    """The learner's view of one actor's open stream behind a relay."""
 
     def submit(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> None:
-        """Takes a rollout; its answer comes later, or before this returns. Does not wait: others are behind it.
+        """Takes a rollout without waiting, because other actors' rollouts follow. The answer may arrive at any time.
 
-        An answer that acknowledges the rollout and gives no credit beyond it is followed by one that does.
+        If an answer acknowledges the rollout without further credit, another answer with credit follows.
 
         Args:
-            rollout: A rollout checked against the agreement. The stream must not use its arrays after its answer.
-            is_active: Returns whether the actor's stream is still open; a thread that waits with the rollout has to
-                call it at least every second.
+            rollout: A rollout checked against the agreement. The stream must not use the rollout's arrays after its
+                answer.
+            is_active: Returns whether the actor's stream is still open. A waiting thread must call it at least every
+                second.
         """
 
 
 class BundleSink(Protocol):
-    """The learner as relays see it. Called from many threads."""
+    """The part of a learner that relays need. Many threads call it."""
 
     def admit(self, relay: Relay, waiting: Sequence[Relay]) -> int:
-        """Admits a relay, and returns the number of the learner's process, as in `JoinAgreement`.
+        """Admits a relay, and returns the nonce of the learner's process, as in `JoinAgreement`.
 
         Args:
             relay: The relay.
-            waiting: The relays that wait for it to have a learner.
+            waiting: The relays that wait until this relay reaches a learner.
 
         Raises:
-            NotReadyError: There is no learner: this is a relay without one.
-            RefusedError: This is one of these relays: they form a loop.
+            NotReadyError: This process is a relay without a learner.
+            RefusedError: This process is one of these relays, so the relays form a loop.
         """
 
     def open_bundled(
@@ -62,13 +63,13 @@ class BundleSink(Protocol):
 
         Args:
             actor_id: The actor.
-            incarnation: The number of its process.
-            relay: The relay that speaks for it.
-            peer: The relay's address, as gRPC names it.
-            answer: Called with the stream's progress: as soon as it is open, then after each rollout; or with the error
-                that ends it. From any thread, in the order of the stream.
-            later: Runs a function that does not wait on the relay's answering thread, soon, unless the relay has gone.
-                From any thread, also with locks held.
+            incarnation: The incarnation of the actor's process.
+            relay: The relay that forwards the actor's rollouts.
+            peer: The relay's address, in gRPC's format.
+            answer: Called with the stream's progress at the opening and after each rollout, or with the error that ends
+                the stream. Any thread may call it, in the order of the stream.
+            later: Schedules a function that does not wait, on the relay's answering thread; no effect if the relay has
+                disconnected. Any thread may call it, even with locks held.
             cancel: Ends the stream from any thread, with an error that asks the actor to join again.
 
         Raises:
@@ -79,27 +80,27 @@ class BundleSink(Protocol):
 
 
 class Bundles(Protocol):
-    """A relay's call, as the streams on it see it. Any thread may call."""
+    """A relay's call, as its streams use it. Safe from any thread."""
 
     @property
     def max_rollout_bytes(self) -> int:
         """The largest rollout to accept."""
 
     def answer(self, number: int, answer: Answer) -> None:
-        """Sends the relay the learner's answers to a stream."""
+        """Sends the learner's answer to a stream to the relay."""
 
     def forget(self, number: int) -> None:
-        """Forgets a stream that has ended."""
+        """Removes an ended stream."""
 
     def account(self, who: str, is_active: Callable[[], bool]) -> AbstractContextManager[StreamBytes]:
         """Returns an account for the memory of one rollout."""
 
     def is_active(self) -> bool:
-        """Returns whether the call is open. Call it before a wait."""
+        """Returns whether the call is open. Call this before a wait."""
 
 
 class _Memory(NamedTuple):
-    """The memory of one rollout: an account of its own, which is given back when the rollout is answered."""
+    """The memory of one rollout: a separate account, which the answer to the rollout releases."""
 
     account: AbstractContextManager[StreamBytes]
     in_flight: StreamBytes
@@ -109,11 +110,11 @@ class _Memory(NamedTuple):
 
 
 class ActorStream:
-    """An actor's stream on a relay's call. The thread that reads uses it; any thread may `answer` and `end` it.
+    """An actor's stream on a relay's call. The reading thread uses it. Any thread may call `answer` and `end`.
 
     Args:
-        number: Its number on the call.
-        who: Actor and relay, for messages.
+        number: The stream's number on the call.
+        who: The actor and the relay, for messages.
         bundles: The call.
     """
 
@@ -121,26 +122,26 @@ class ActorStream:
         self.number = number
         self.who = who
         self._bundles = bundles
-        self._lock = threading.Lock()  # guards the five below
+        self._lock = threading.Lock()  # guards the five fields below
         self._ended = False
         self._stream: BundledStream | None = None
-        # The rollouts that are not answered yet, with the memory that they hold.
+        # The rollouts without an answer, with the memory that they hold.
         self._held: deque[tuple[int, _Memory]] = deque()
-        # The memory of a rollout that has come in part, between two of its messages.
+        # The memory of a rollout that has arrived in part, between two of its messages.
         self._half_sent: _Memory | None = None
-        # The order of rollouts; the thread that reads asks it without the lock.
+        # The order of rollouts. The reading thread uses it without the lock.
         self._order = StreamOrder(who)
-        # Used by the thread that reads only: that memory while a message is read.
+        # Only the reading thread uses these: the receiver, and the memory of a message while it is read.
         self._receiver: RolloutReceiver | None = None
         self._memory: _Memory | None = None
 
     @property
     def is_half_sent(self) -> bool:
-        """True while a rollout has arrived in part."""
+        """True if a rollout has arrived only in part."""
         return self._half_sent is not None
 
     def opened(self, stream: BundledStream) -> None:
-        """Takes the learner's end of the stream, which ends at once if this has ended."""
+        """Takes the learner's side of the stream. If this stream has ended, closes that side at once."""
         with self._lock:
             ended = self._ended
             if not ended:
@@ -155,7 +156,7 @@ class ActorStream:
         receiver.await_message()
 
     def receive(self, message: bytes) -> None:
-        """Takes a message of the actor; errors are answered, and end the stream."""
+        """Takes a message of the actor. An error becomes an answer, and ends the stream."""
         receiver, stream = self._receiver, self._stream
         if receiver is None or stream is None or self._ended:
             return
@@ -175,7 +176,7 @@ class ActorStream:
             self.answer(error)
 
     def answer(self, answer: Answer) -> None:
-        """Passes on the learner's answers to the stream; an error, or the end of training, ends it."""
+        """Sends the learner's answer to the relay. An error, or the end of training, ends the stream."""
         if self._ended:
             return
         progress = None if isinstance(answer, RollcastError) else answer
@@ -186,7 +187,7 @@ class ActorStream:
                 order.credit = max(order.credit, progress.credit_sequence)
             while progress is not None and self._held and self._held[0][0] <= progress.acknowledged_sequence:
                 self._held.popleft()[1].give_back()
-            # An actor that was given no credit has nothing to send.
+            # An actor without credit has no rollout to send.
             has_credit = progress is None or progress.credit_sequence > progress.acknowledged_sequence
             awaits_message = not self._held and has_credit
         receiver = self._receiver
@@ -199,10 +200,8 @@ class ActorStream:
             self.end(clean=True)
 
     def cancel(self) -> None:
-        """Ends the stream because another has taken its place."""
-        self.answer(
-            NotReadyError(f"another stream has taken the place of that of {self.who}; join again to take it back")
-        )
+        """Ends the stream because another stream has replaced it."""
+        self.answer(NotReadyError(f"another stream has replaced that of {self.who}; join again to replace it"))
 
     def refused(self, error: RollcastError) -> None:
         """Notes that the relay has refused a message of the actor."""
@@ -211,12 +210,13 @@ class ActorStream:
             stream.rejected(error)
 
     def end(self, *, clean: bool) -> None:
-        """Ends the stream. Does nothing the second time."""
+        """Ends the stream. Idempotent."""
         with self._lock:
             if self._ended:
                 return
             self._ended, stream = True, self._stream
-            # Both hold this: what has ended is freed at once, and not when garbage is collected.
+            # Both objects refer to this stream. Without these references, its memory is freed at once, not at a garbage
+            # collection.
             self._stream = self._receiver = None
             held = [memory for _, memory in self._held]
             self._held.clear()
@@ -228,7 +228,7 @@ class ActorStream:
         self.drop_half_sent()
 
     def drop_half_sent(self) -> None:
-        """Frees the memory of a rollout that has arrived in part."""
+        """Frees the memory of a partial rollout."""
         memory = self._take_half_sent()
         if memory is not None:
             memory.give_back()
@@ -241,10 +241,10 @@ class ActorStream:
             return memory
 
     def _keep_memory(self, rollout: Rollout | None) -> None:
-        """Keeps the memory of what was read until the rollout is passed on or answered; not if the stream has ended.
+        """Keeps the memory of a message until its rollout is submitted or answered, unless the stream has ended.
 
         Args:
-            rollout: The rollout, if it has come whole.
+            rollout: The rollout, if it is complete.
         """
         memory, self._memory = self._memory, None
         if memory is None:
@@ -259,7 +259,7 @@ class ActorStream:
             memory.give_back()
 
     def _check_order(self, sequence: int, stream: BundledStream) -> None:
-        """Refuses a rollout that came before, or for which the actor has no credit: it is not even kept."""
+        """Refuses a repeated rollout, or a rollout without credit, before it is stored."""
         try:
             self._order.receive(sequence)
         except LimitExceededError as error:

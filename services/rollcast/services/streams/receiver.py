@@ -1,4 +1,4 @@
-"""Receives the messages of one actor's rollout stream, from its own call or through a relay."""
+"""Receives the messages of one actor's rollout stream, from the actor's own call or through a relay."""
 
 import logging
 from collections.abc import Callable
@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 class RequestWithBody(NamedTuple):
-    """A message of a rollout stream and its body; `request.body` must not be read."""
+    """A message of a rollout stream and its body. Do not read `request.body`."""
 
     request: rollout_pb2.StreamRolloutsRequest
     body: memoryview
 
 
 def parse_request(serialized: bytes) -> RequestWithBody:
-    """Parses a message of a rollout stream; leaves the bytes of its tensors in place.
+    """Parses a message of a rollout stream, without copying the bytes of its tensors.
 
     Args:
         serialized: The message.
@@ -39,8 +39,8 @@ def parse_request(serialized: bytes) -> RequestWithBody:
         The message and its body.
 
     Raises:
-        google.protobuf.message.DecodeError: The bytes do not parse as such a message.
-        DamagedMessageError: The bytes are not those that the writer sealed.
+        google.protobuf.message.DecodeError: The bytes do not parse as this message.
+        DamagedMessageError: The bytes do not match their digest.
     """
     head, body = split_body(serialized)
     n_sealed = find_seal(head)
@@ -53,92 +53,92 @@ def parse_request(serialized: bytes) -> RequestWithBody:
 
 
 def parse_message(serialized: bytes) -> RequestWithBody:
-    """Parses a message of a rollout stream, like `parse_request`, with errors of the tree only.
+    """Parses a message like `parse_request`, but raises only errors of `rollcast.services.errors`.
 
     Raises:
-        UnreadableMessageError: The bytes do not parse as such a message.
-        DamagedMessageError: The bytes are not those that the writer sealed.
+        UnreadableMessageError: The bytes do not parse as this message.
+        DamagedMessageError: The bytes do not match their digest.
     """
     try:
         return parse_request(serialized)
     except DecodeError as error:
         raise UnreadableMessageError(
             f"a rollout stream got {len(serialized)} bytes that do not parse ({error}); expected a "
-            "StreamRolloutsRequest; send the message of rollcast/v1/rollout.proto; send it again if it was damaged on "
-            "its way"
+            "StreamRolloutsRequest; send the message of rollcast/v1/rollout.proto; send it again if it was damaged in "
+            "transit"
         ) from error
 
 
 class RolloutStream(Protocol):
-    """One actor's open stream as the learner sees it. Called from the one thread that serves the stream."""
+    """The learner's view of one actor's open stream. Only the thread that serves the stream calls it."""
 
     @property
     def joined(self) -> JoinedActor:
-        """The actor, as agreed at Join."""
+        """The actor, with the agreement at Join."""
 
     def received(self, serialized: bytes) -> None:
-        """Sees a message as its actor has sent it, before it is handled.
+        """Takes an unchanged message of the actor, before the server handles it.
 
         Args:
-            serialized: The message: part of a rollout, a report of the actor's time, or a failure.
+            serialized: The message: part of a rollout, an activity report, or a failure.
         """
 
     def progress(self) -> StreamProgress:
-        """Returns the stream's progress, which is sent as soon as it opens."""
+        """Returns the stream's progress. The server sends it as soon as the stream opens."""
 
     def take_policy(self, *, holds_version: int | None = None) -> EncodedPolicy | None:
-        """Returns the policy to send with the progress that was returned last, of at most `MAX_CREDITED_POLICY_BYTES`.
+        """Returns the policy to send with the last returned progress, of at most `MAX_CREDITED_POLICY_BYTES`.
 
-        Called only for actors that take policies there.
+        Called only for actors that accept policies in answers.
 
         Args:
-            holds_version: The version that the actor has, when its stream is opened; None: the one it was sent last.
+            holds_version: The actor's version at the opening of its stream; None: the last version sent to the actor.
 
         Returns:
-            The newest version; None if the actor has it, or gets it by its subscription.
+            The newest version; None if the actor has this version, or gets it through its subscription.
         """
 
     def accept(self, rollout: Rollout, *, is_active: Callable[[], bool]) -> StreamProgress:
-        """Takes a rollout; waits while the queue is full, which slows the actor down.
+        """Takes a rollout. Waits while the queue is full, which slows the actor down.
 
         Args:
             rollout: A rollout checked against the agreement. The stream must not use its arrays afterwards.
-            is_active: Returns whether the caller is still there; to be called at least every second while waiting.
+            is_active: Returns whether the actor is still connected. Call this at least every second while waiting.
 
         Returns:
-            The stream's progress now; if it gives no credit beyond the rollout, and training continues, `await_credit`
-            must follow.
+            The stream's current progress. If it has no credit beyond the rollout, and training continues, call
+            `await_credit` next.
 
         Raises:
-            DuplicateSequenceError: The sequence came on this stream before.
-            MissingMessageError: Its sequence leaves a gap.
-            LimitExceededError: Its sequence is above the credit.
+            DuplicateSequenceError: The sequence is a repetition on this stream.
+            MissingMessageError: The rollout's sequence leaves a gap.
+            LimitExceededError: The rollout's sequence exceeds the credit.
             ActorReplacedError: Another process has joined under the same name.
         """
 
     def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:
-        """Waits for the actor's next credit, or the end of training. The learner has the earlier rollouts by then.
+        """Waits for the actor's next credit, or the end of training. The learner then has the earlier rollouts.
 
         Args:
             is_active: See `accept`.
 
         Returns:
-            The stream's progress then.
+            The stream's progress after the wait.
         """
 
     def awaits_message(self, awaits: bool) -> None:
         """Notes whether the stream now waits for the actor's next message.
 
         Args:
-            awaits: Whether it waits.
+            awaits: Whether the stream waits.
         """
 
     def acted(self, activity: ActorActivity, *, is_alone: bool) -> None:
-        """Takes a report of the actor's time. It is no progress, and needs no credit.
+        """Takes an activity report. A report does not count as progress, and needs no credit.
 
         Args:
             activity: The report.
-            is_alone: Whether its message has nothing else; False: it came with a rollout.
+            is_alone: Whether the report has a separate message; False: it arrived with a rollout.
         """
 
     def fail(self, failure: ActorFailure) -> None:
@@ -149,7 +149,7 @@ class RolloutStream(Protocol):
         """
 
     def rejected(self, error: RollcastError) -> None:
-        """Notes that a message was refused, which ends the stream.
+        """Notes that the server refused a message, which ends the stream.
 
         Args:
             error: The reason.
@@ -159,22 +159,22 @@ class RolloutStream(Protocol):
         """Notes that the stream has ended; called exactly once.
 
         Args:
-            clean: The actor said that it was done, or was told that training has ended.
+            clean: Whether the actor closed the stream itself, without an error, or knows that training has ended.
         """
 
 
 class RolloutReceiver:
-    """Checks the messages of one actor's stream, assembles its rollouts, and passes on reports. Used by one thread.
+    """Checks the messages of one actor's stream, assembles rollouts, and delivers reports. For one thread.
 
-    After an error it cannot be used again: the stream must end.
+    After an error, it cannot be used again, and the stream must end.
 
     Attributes:
-        has_failed: True once the actor has reported its failure: the stream must end.
+        has_failed: True if the actor has reported its failure, so the stream must end.
 
     Args:
-        stream: The actor's stream as the learner sees it.
+        stream: The learner's side of the actor's stream.
         max_rollout_bytes: The largest rollout to accept.
-        hold: Called before the bytes of a message are kept; may wait until there is room, or raise.
+        hold: Called before the receiver stores the bytes of a message. It may wait until they fit, or raise.
         sealed: Whether every message must have a digest.
     """
 
@@ -194,20 +194,21 @@ class RolloutReceiver:
         )
 
     def receive(self, serialized: bytes) -> Rollout | None:
-        """Takes the next message of the stream, which was waiting for it.
+        """Takes the next message of the stream, which must be waiting for a message.
 
         Args:
             serialized: The message.
 
         Returns:
-            The rollout, if this message completes it; the stream then waits for no message until `await_message`.
+            The rollout, if this message completes it. The stream then waits for the next message only after
+            `await_message`.
 
         Raises:
-            DamagedMessageError: The message is not the one that was sealed.
-            UnreadableMessageError: It does not parse.
-            InvalidInputError: It does not fit the agreement, or the message before it is missing.
-            LimitExceededError: It is above a limit.
-            NotReadyError: The stream ended while it waited for room.
+            DamagedMessageError: The message does not match its digest.
+            UnreadableMessageError: The message does not parse.
+            InvalidInputError: The message does not fit the agreement, or the previous message is missing.
+            LimitExceededError: The message exceeds a limit.
+            NotReadyError: The stream ended while it waited for memory.
         """
         try:
             return self._receive(serialized)
@@ -219,7 +220,7 @@ class RolloutReceiver:
             raise
 
     def await_message(self) -> None:
-        """Notes that the stream waits for the next message again, after a rollout was dealt with."""
+        """Notes that the stream has handled a rollout, and waits for the next message again."""
         self._stream.awaits_message(True)
 
     def _receive(self, serialized: bytes) -> Rollout | None:
@@ -228,7 +229,7 @@ class RolloutReceiver:
             raise damaged("it has no digest, and the first of its stream had one")
         self._stream.received(serialized)
         if request.HasField("activity"):
-            # The stream still waits for its actor's next message: a report says nothing of a rollout that was lost.
+            # The stream still waits for the actor's next message, because a report does not replace a lost rollout.
             self._take_report(request.activity, is_alone=True)
             return None
         self._stream.awaits_message(False)

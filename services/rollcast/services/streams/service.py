@@ -1,4 +1,4 @@
-"""Serves RolloutService: actors join and stream their rollouts; sees the learner through two Protocols."""
+"""Serves RolloutService: actors join and stream their rollouts. Defines the interfaces of the learner."""
 
 import functools
 import threading
@@ -25,8 +25,8 @@ from rollcast.services.wire.seal import parse_sealed, seal, seal_joined
 from rollcast.v1 import rollout_pb2
 
 # gRPC reports the end of the requests a moment before it reports a cancelled call or a lost connection. After the
-# actor's half-close the call lives on; waiting for that moment tells the two apart. Both reports come from one thread
-# of gRPC's: while others are busy it has had as many turns as this one, which therefore waits several times.
+# actor's half-close, the call stays open, so a short wait distinguishes the two cases. Both reports come from one
+# thread of gRPC. On a busy machine that thread needs several turns, so this thread waits several times.
 _CANCELLATION_S: Final = 0.01
 _CANCELLATION_TURNS: Final = 10
 
@@ -35,18 +35,18 @@ _POLICY: Final = rollout_pb2.StreamRolloutsResponse.POLICY_FIELD_NUMBER
 
 
 class RolloutSink(Protocol):
-    """The learner as RolloutServicer sees it. Called from many threads."""
+    """The part of a learner that RolloutServicer needs. Many threads call it."""
 
     def join(self, offer: JoinOffer) -> JoinAgreement:
         """Agrees with an actor.
 
         Args:
-            offer: The offer, already validated.
+            offer: The checked offer.
 
         Raises:
-            SpacesMismatchError: The actor's spaces are not the learner's.
-            ProtocolMismatchError: The actor's policy network is not the learner's.
-            LimitExceededError: No more actors are allowed.
+            SpacesMismatchError: The actor's spaces differ from the learner's.
+            ProtocolMismatchError: The actor's policy network differs from the learner's.
+            LimitExceededError: The learner has its largest number of actors.
             NotReadyError: The learner is starting or stopping.
             TrainingEndedError: Training has ended.
         """
@@ -56,10 +56,10 @@ class RolloutSink(Protocol):
 
         Args:
             actor_id: The actor.
-            incarnation: The number of its process.
-            peer: The caller's address, as gRPC names it.
-            cancel: Ends the stream from any thread; for a stream that is replaced while its actor is silent. The actor
-                sees an error and reconnects. A stream that still talks should get an error from `accept` instead.
+            incarnation: The incarnation of the actor's process.
+            peer: The caller's address, in gRPC's format.
+            cancel: Ends the stream from any thread, for a replaced stream whose actor is silent. The actor gets an
+                error and reconnects. For an active stream, raise an error from `accept` instead.
 
         Raises:
             UnknownActorError: The actor has not joined.
@@ -69,28 +69,29 @@ class RolloutSink(Protocol):
 
 
 class EvaluationSink(Protocol):
-    """The learner as evaluators see it. Called from many threads."""
+    """The part of a learner that evaluators need. Many threads call it."""
 
     def report(self, report: EvaluationReport) -> None:
-        """Takes a report; one that it has already changes nothing.
+        """Takes a report. A repeated report has no effect.
 
         Raises:
             UnknownActorError: The evaluator has not joined this learner.
             ActorReplacedError: A later incarnation has joined.
-            InvalidInputError: It was not given that version, or has played another number of episodes than agreed.
+            InvalidInputError: The learner did not assign this version to the evaluator, or the number of episodes is
+                wrong.
         """
 
 
 class RolloutServicer:
-    """Serves actors in lock-step: each rollout is answered once it has been accepted.
+    """Serves actors in lock-step: answers each rollout after the learner has accepted it.
 
-    Each stream holds one thread of the server, which waits with its actor.
+    Each stream occupies one thread of the server.
 
     Args:
         sink: The learner.
         bytes_in_flight: Memory for the rollouts of all streams.
         max_rollout_bytes: The largest rollout to accept.
-        evaluations: Takes the reports of evaluators; None: this learner evaluates no policies.
+        evaluations: Receives the reports of evaluators; None: the run has no evaluations.
     """
 
     def __init__(
@@ -142,7 +143,8 @@ class RolloutServicer:
                 cancel=context.cancel,
                 is_active=context.is_active,
             ) as in_flight:
-                # Before the first answer, for which a relay may wait long: the actor reports its time during the wait.
+                # Before the first answer, because a relay may wait long for it, and the actor sends activity reports
+                # meanwhile.
                 receiver = RolloutReceiver(
                     stream,
                     max_rollout_bytes=self._max_rollout_bytes,
@@ -167,14 +169,14 @@ class RolloutServicer:
         receiver: RolloutReceiver,
         takes_policies: bool,
     ) -> Generator[bytes, None, bool]:
-        """Receives rollouts until the stream ends; returns whether it ended as agreed."""
+        """Receives rollouts until the stream ends. Returns whether the actor ended the stream without an error."""
         ended = threading.Event()
         if not context.add_callback(ended.set):
             return False
         receiver.await_message()
         for message in requests:
             rollout = receiver.receive(message)
-            del message  # frees its bytes; what follows may wait for long
+            del message  # frees its bytes, because the next steps may wait long
             if receiver.has_failed:
                 return True
             if rollout is None:
@@ -192,7 +194,7 @@ class RolloutServicer:
 
 
 def add_rollout_service(servicer: RolloutServicer, server: grpc.Server) -> None:
-    """Adds RolloutService to a server, with a handler that leaves the bytes of rollouts in place.
+    """Adds RolloutService to a server, with a handler that does not copy the bytes of rollouts.
 
     Args:
         servicer: The servicer.
@@ -211,7 +213,7 @@ def add_rollout_service(servicer: RolloutServicer, server: grpc.Server) -> None:
         ),
         "StreamRollouts": grpc.stream_stream_rpc_method_handler(
             servicer.stream_rollouts,
-            request_deserializer=None,  # the bytes stay in place, and a relay passes them on
+            request_deserializer=None,  # without a copy of the bytes, which a relay forwards
             response_serializer=None,
         ),
     }
@@ -223,7 +225,7 @@ def _sealed(response: rollout_pb2.JoinResponse | rollout_pb2.ReportEvaluationRes
 
 
 def _answer(progress: StreamProgress, policy: EncodedPolicy | None) -> bytes:
-    """Returns the sealed answer on a stream; a policy is copied once."""
+    """Returns the sealed answer on a stream. Copies a policy only once."""
     head = progress_to_proto(progress).SerializeToString()
     return seal(head) if policy is None else seal_joined(open_field(head, _POLICY, len(policy.chunk)), policy.chunk)
 

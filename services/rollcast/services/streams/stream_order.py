@@ -1,22 +1,22 @@
-"""Decides which rollout may come next on an actor's stream: a state machine without threads and clocks."""
+"""Checks the order of rollouts on an actor's stream, as a state machine without threads and clocks."""
 
 from rollcast.services.errors import DuplicateSequenceError, LimitExceededError, MissingMessageError
 
 
 class StreamOrder:
-    """The order of the rollouts on one stream: each comes once, after the one before, and on credit.
+    """The order of the rollouts on one stream: each arrives once, in sequence, and with credit.
 
     Invariant: `acknowledged <= max(last, acknowledged at the start)`, and `last <= credit`.
 
     Attributes:
-        last: The sequence of the last rollout that has come on this stream; 0: none.
-        acknowledged: The sequence of the last rollout that the learner has taken, by this stream or one before.
+        last: The sequence of the last rollout on this stream; 0: none.
+        acknowledged: The sequence of the last rollout that the learner has accepted, on this or an earlier stream.
         credit: The sequence of the last rollout that the actor may send.
 
     Args:
         who: The actor, for messages.
-        acknowledged: See there.
-        credit: See there.
+        acknowledged: The initial value of the attribute.
+        credit: The initial value of the attribute.
     """
 
     __slots__ = ("_who", "acknowledged", "credit", "last")
@@ -28,18 +28,18 @@ class StreamOrder:
         self.credit = credit
 
     def receive(self, sequence: int) -> bool:
-        """Notes that a rollout has come.
+        """Notes the arrival of a rollout.
 
         Args:
-            sequence: Its sequence.
+            sequence: The rollout's sequence.
 
         Returns:
-            True for the next rollout, False for one that a stream before this one has brought.
+            True for the next rollout; False for a rollout that has arrived on an earlier stream.
 
         Raises:
-            DuplicateSequenceError: This stream has brought it before.
-            LimitExceededError: The actor had no credit for it.
-            MissingMessageError: Rollouts before it have not come.
+            DuplicateSequenceError: The rollout is a repetition on this stream.
+            LimitExceededError: The actor had no credit for the rollout.
+            MissingMessageError: Earlier rollouts are missing.
         """
         if sequence <= self.last:
             raise DuplicateSequenceError(
@@ -55,8 +55,8 @@ class StreamOrder:
         before = self.last if self.last > self.acknowledged else self.acknowledged
         if is_next and sequence != before + 1:
             raise MissingMessageError(
-                f"{self._who} sent rollout {sequence} after {before}: those between are missing; join again and send "
-                "every rollout that is not acknowledged, in order"
+                f"{self._who} sent rollout {sequence} after {before}: the rollouts between are missing; join again "
+                "and send every rollout that is not acknowledged, in order"
             )
         self.last = sequence
         return is_next

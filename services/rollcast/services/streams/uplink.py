@@ -1,4 +1,4 @@
-"""Sends rollouts to a learner: the actor's end of StreamRollouts."""
+"""Sends rollouts to a learner: the actor's side of StreamRollouts."""
 
 import math
 import threading
@@ -28,22 +28,21 @@ _LOOK_S: Final = 1.0
 
 
 class RolloutUplink:
-    """An open rollout stream. One thread sends, another iterates over `responses`; any may `close` and `cancel`.
+    """An open rollout stream. One thread sends, another reads `responses`. Any thread may `close` or `cancel`.
 
-    Invariant: no rollout above the last credit is sent. Credit arrives by iterating over `responses`, so a thread must
-    do that all the time.
+    Invariant: the uplink sends no rollout above the last credit. Credit arrives through iteration over `responses`, so
+    a thread must iterate continuously.
 
     Args:
         channel: The channel to the learner.
         target: The learner's address, for messages.
         actor_id: From the agreement.
         incarnation: From the agreement.
-        activity: Returns how the actor spends its time; called from gRPC's sending thread. None: it reports nothing.
-        activity_interval_s: From the agreement: the time between two reports, in seconds; 0: none.
-        report_with_rollout: From the agreement: whether a report travels with a rollout, if one comes soon.
-        on_policy: Called with a policy that comes with an answer, before the answer; by the thread that iterates over
-            `responses`. A version may be older than one that has come by a subscription. None: policies do not come
-            this way.
+        activity: Returns the actor's activity. gRPC's sending thread calls it. None: no reports.
+        activity_interval_s: From the agreement: the time between two reports, in seconds; 0: no reports.
+        report_with_rollout: From the agreement: whether a report waits for a rollout that will follow soon.
+        on_policy: Receives the policy in an answer, before `responses` yields the answer, in the thread that iterates.
+            A version may be older than a version from a subscription. None: no policies in answers.
         policy_version: The newest version that the actor has; 0: none.
     """
 
@@ -67,7 +66,7 @@ class RolloutUplink:
         self._activity = activity
         self._activity_interval_s = activity_interval_s
         self._report_with_rollout = report_with_rollout
-        # A report that is due waits so long for a rollout.
+        # The seconds that a due report waits for a rollout.
         self._report_wait_s = activity_interval_s / 2 if report_with_rollout else 0.0
         # when the next report is due, the first at once; only the sending thread uses it
         reports = activity is not None and activity_interval_s
@@ -82,26 +81,26 @@ class RolloutUplink:
             takes_policies=on_policy is not None,
             policy_version=policy_version,
         )
-        # Without serialisers: the requests are serialised already, and damage in a response is noticed here.
+        # Without serialisers, because the requests are already serialised, and this class detects damage in responses.
         stream_rollouts = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
         with errors_of_calls(target):
             self._call: Any = stream_rollouts(self._requests(opening))
         self._call.add_callback(self._finish)
 
     def send(self, rollout: Rollout) -> None:
-        """Queues a rollout and returns at once; it travels when there is credit for it.
+        """Queues a rollout and returns at once. The rollout is sent when the actor has credit for it.
 
         Args:
-            rollout: The rollout; its arrays must not change until it is acknowledged.
+            rollout: The rollout. Its arrays must not change until the learner has acknowledged it.
 
         Raises:
-            NotReadyError: The stream has ended; `responses` raises the reason.
+            NotReadyError: The stream has ended. `responses` raises the reason.
             LimitExceededError: 256 rollouts already wait for credit.
         """
         with self._changed:
             if self._closed:
                 raise NotReadyError(
-                    f"rollout {rollout.sequence} came after the stream to {self._target} ended; expected an open "
+                    f"rollout {rollout.sequence} was queued after the stream to {self._target} ended; expected an open "
                     "stream; read responses() for the reason, then reconnect"
                 )
             if len(self._waiting) >= MAX_WAITING_ROLLOUTS:
@@ -114,7 +113,7 @@ class RolloutUplink:
             self._changed.notify_all()
 
     def fail(self, failure: ActorFailure) -> None:
-        """Reports that the actor has failed, before any rollout without credit; close the stream afterwards.
+        """Reports the actor's failure, before any rollout without credit. Close the stream afterwards.
 
         Args:
             failure: The failure.
@@ -135,12 +134,12 @@ class RolloutUplink:
             ActorReplacedError: Another process has joined under the same name.
             LearnerUnreachableError: The connection broke: reconnect with backoff.
             NotReadyError: The learner is stopping, or a message was damaged: reconnect with backoff.
-            UnreadableMessageError: The bytes that came do not parse: reconnect a few times.
+            UnreadableMessageError: The received bytes do not parse: reconnect a few times.
             InvalidInputError: The learner refused a rollout; sending it again will not help.
             DuplicateSequenceError: A sequence was sent twice on this stream.
             InvalidTensorError: The bytes of a policy are not a policy; another attempt will not help.
-            LimitExceededError: A rollout, or the number of streams, was above a limit of the learner; or a policy that
-                came is above one of ours.
+            LimitExceededError: A rollout or the number of streams exceeded a limit of the learner, or a received policy
+                exceeds a limit of this process.
         """
         policies = PolicyAssembler(MAX_CHUNK_BYTES)
         try:
@@ -154,7 +153,7 @@ class RolloutUplink:
                     self._on_policy(*policies.add_whole(response.policy), policies.progress)
                 with self._changed:
                     self._credit_sequence = max(self._credit_sequence, response.credit_sequence)
-                    # Waking the sending thread for nothing costs one thread switch for each rollout.
+                    # An unnecessary wake-up of the sending thread would cost one thread switch for each rollout.
                     if self._waiting and self._may_go(self._waiting[0]):
                         self._changed.notify_all()
                 yield StreamProgress(**progress_fields(response))
@@ -167,9 +166,9 @@ class RolloutUplink:
             self._finish()
 
     def close(self) -> None:
-        """Says that no more rollouts come.
+        """Announces that no more rollouts follow.
 
-        Rollouts with credit are still sent; iterate `responses` to its end to wait for them.
+        The uplink still sends the rollouts with credit. To wait for them, iterate over `responses` to the end.
         """
         self._finish()
 
@@ -177,7 +176,7 @@ class RolloutUplink:
         """Ends the stream at once.
 
         Args:
-            reason: The error that `responses` raises; None: it ends without an error.
+            reason: The error that `responses` raises; None: `responses` ends without an error.
         """
         with self._changed:
             self._cancelled, self._reason = True, reason
@@ -190,7 +189,7 @@ class RolloutUplink:
             self._changed.notify_all()
 
     def _requests(self, opening: rollout_pb2.OpenStream) -> Iterator[bytes]:
-        """Yields the serialised messages; gRPC's own thread iterates over it, and so encodes the rollouts."""
+        """Yields the serialised messages. gRPC's sending thread iterates over them, and so encodes the rollouts."""
         encoder = RolloutEncoder()
         yield seal(rollout_pb2.StreamRolloutsRequest(open=opening).SerializeToString())
         while (item := self._next()) is not None:
@@ -203,13 +202,13 @@ class RolloutUplink:
                 return  # the learner ends the stream
 
     def _next(self) -> "_Reported | ActorFailure | ActorActivity | None":
-        """Waits for what is to be sent; None: nothing more."""
+        """Waits for the next message to send; None: the end."""
         item: Rollout | ActorFailure | None = None
         with self._changed:
             while True:
                 late_s = time.monotonic() - self._report_at
                 is_ready = bool(self._waiting) and self._may_go(self._waiting[0])
-                # A rollout goes first, unless there is always another, and reports go alone.
+                # A rollout goes first, unless rollouts follow without a pause while reports have separate messages.
                 if is_ready and (self._report_with_rollout or self._closed or late_s < self._activity_interval_s):
                     item = self._waiting.popleft()
                     break
@@ -226,7 +225,7 @@ class RolloutUplink:
 
     def _report(self) -> ActorActivity:
         assert self._activity is not None, "no report is ever due without it"
-        # From now on: after a wait for the network no two come at once.
+        # The interval begins now, so that after a wait for the network no two reports follow at once.
         self._report_at = time.monotonic() + self._activity_interval_s
         return self._activity()
 
@@ -235,7 +234,7 @@ class RolloutUplink:
 
 
 class _Reported(NamedTuple):
-    """A rollout, and the actor's time if that is to be reported with it."""
+    """A rollout, with the actor's activity if it is reported together."""
 
     rollout: Rollout
     report: ActorActivity | None

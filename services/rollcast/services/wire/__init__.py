@@ -1,1 +1,1 @@
-"""Turns tensors, message bodies, digests and errors into bytes, and back."""
+"""Encodes and decodes tensors, message bodies, digests and errors."""

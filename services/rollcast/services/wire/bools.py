@@ -1,4 +1,4 @@
-"""Checks the bytes of bools. On its own because actors check observations, and start without protobuf."""
+"""Checks the bytes of bools, in a module without protobuf, which actors do not import at their start."""
 
 from typing import Any, Final
 
@@ -7,16 +7,16 @@ from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidTensorError
 
-# Up to this many, `translate` takes a third of numpy's time and keeps the interpreter lock.
+# Up to this number, `translate` takes a third of numpy's time, and keeps the interpreter lock.
 _FEW_BOOLS: Final = 2048
 
 
 def check_bools(values: NDArray[Any], *, what: str) -> None:
-    """Refuses bools that are neither 0 nor 1: numpy would count them wrongly.
+    """Refuses bools that are neither 0 nor 1, because numpy would count them wrongly.
 
     Args:
         values: A C-contiguous bool array of any shape.
-        what: Names the array, for messages.
+        what: The description of the array in messages.
 
     Raises:
         InvalidTensorError: A byte is neither 0 nor 1.

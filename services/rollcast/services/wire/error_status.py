@@ -1,4 +1,4 @@
-"""Maps errors to gRPC statuses and back: one table of codes, and the error's class in a google.rpc.ErrorInfo."""
+"""Maps errors to gRPC statuses and back. google.rpc.ErrorInfo contains the error's class."""
 
 import contextlib
 import re
@@ -62,18 +62,20 @@ STATUS_CODES: Final[dict[type[RollcastError], grpc.StatusCode]] = {
     errors.StatisticsError: grpc.StatusCode.NOT_FOUND,
 }
 
-# gRPC's words if it reached a server and TLS failed.
+# gRPC's text if it reached a server and TLS failed.
 _HANDSHAKE: Final = re.compile(r"handshake failed|SSL_ERROR|Verification Check failed")
-# gRPC's words if the connection was only closed: by a server that refuses the client's certificate or takes no plain
-# TCP, or by a proxy whose learner is down.
+# gRPC's text if the connection was only closed, by a server that refuses the client's certificate or plain TCP, or by a
+# proxy whose learner is down.
 _CLOSED: Final = re.compile(r"failed to connect.*(Socket closed|reset by peer)", re.DOTALL)
-_TLS_TO_CHECK: Final = "check --tls-ca, --tls-cert and --tls-key here, --tls-cert and --tls-client-ca there"
+_TLS_TO_CHECK: Final = (
+    "check --tls-ca, --tls-cert and --tls-key here, and --tls-cert and --tls-client-ca of the learner"
+)
 
 _TOO_LARGE: Final = re.compile(r"message larger than max \(\d+ vs\. \d+\)")
 
 _CLASS_BY_NAME: Final = {error_class.__name__: error_class for error_class in STATUS_CODES}
 
-# The errors for a status without our detail: it comes from gRPC itself, a proxy, or a server that is not rollcast.
+# The errors for a status without rollcast's detail, from gRPC itself, a proxy, or another server.
 _CLASS_BY_BARE_CODE: Final[dict[grpc.StatusCode, type[RollcastError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidInputError,
     grpc.StatusCode.OUT_OF_RANGE: errors.InvalidInputError,
@@ -83,7 +85,7 @@ _CLASS_BY_BARE_CODE: Final[dict[grpc.StatusCode, type[RollcastError]]] = {
     grpc.StatusCode.ABORTED: errors.ActorReplacedError,
     grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
-    # From gRPC itself, if a server has more calls than threads; it has another text for a message that is too large.
+    # From gRPC itself, if a server has more calls than threads. A message that is too large has another text.
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ThrottledError,
     grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolMismatchError,
     # From gRPC itself, for malformed frames.
@@ -95,16 +97,16 @@ def status_code(error: RollcastError) -> grpc.StatusCode:
     """Returns the status code of an error's class, or of its nearest base class in `STATUS_CODES`.
 
     Args:
-        error: Any error of the tree, including subclasses defined elsewhere.
+        error: Any `RollcastError`, including subclasses in other modules.
     """
     return next(STATUS_CODES[base] for base in type(error).__mro__ if base in STATUS_CODES)
 
 
 def error_to_status(error: RollcastError) -> status_pb2.Status:
-    """Makes the rich status of an error: code, message, and an `ErrorInfo` with its class and the exceeded limit.
+    """Makes the rich status of an error: code, message, and an `ErrorInfo` with the class and the exceeded limit.
 
     Args:
-        error: The error; its message is cut at 2 KiB.
+        error: The error. The message is cut to 2 KiB.
 
     Returns:
         The status, for `grpc_status.rpc_status.to_status`.
@@ -121,14 +123,14 @@ def error_to_status(error: RollcastError) -> status_pb2.Status:
 
 
 def error_from_status(serialized: bytes, target: str) -> RollcastError:
-    """Rebuilds an error from the rich status that `error_to_status` made of it.
+    """Rebuilds an error from the rich status of `error_to_status`.
 
     Args:
         serialized: The status, serialised.
-        target: The address that it came from, for the message.
+        target: The address of the sender, for the message.
 
     Returns:
-        An error of the class that was raised there; a plain `RollcastError` if the status does not say.
+        An error of the class that the sender raised; a plain `RollcastError` if the status does not contain the class.
     """
     try:
         status = status_pb2.Status.FromString(serialized)
@@ -147,12 +149,12 @@ def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
 
     Args:
         rpc_error: The error that gRPC raised.
-        target: The address that was called, for the message.
+        target: The called address, for the message.
 
     Returns:
-        An error of the class that the server raised, if it says so; else of the class that the code stands for.
-        UNAVAILABLE, DEADLINE_EXCEEDED and CANCELLED from anything but a rollcast server become a
-        `LearnerUnreachableError`.
+        An error of the class that the server raised, if the status contains the class; otherwise of the class for the
+        code. UNAVAILABLE, DEADLINE_EXCEEDED and CANCELLED become a `LearnerUnreachableError`, unless a rollcast server
+        sent them.
     """
     if not isinstance(rpc_error, grpc.Call):
         return errors.LearnerUnreachableError(
@@ -180,10 +182,10 @@ def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
 
 @contextlib.contextmanager
 def errors_of_calls(target: str) -> Iterator[None]:
-    """Raises what gRPC raises in the body as errors of the tree.
+    """Converts gRPC's exceptions in the `with` block to errors of `rollcast.services.errors`.
 
     Args:
-        target: The address that is called, for the message.
+        target: The called address, for the message.
     """
     try:
         yield
@@ -191,9 +193,9 @@ def errors_of_calls(target: str) -> Iterator[None]:
         raise error_from_rpc(error, target) from error
     except RollcastError:
         raise
-    except ValueError as error:  # gRPC's, for a call on a channel that is closed, by another thread perhaps
+    except ValueError as error:  # from gRPC, for a call on a closed channel, which another thread may have closed
         raise errors.LearnerUnreachableError(
-            f"the connection to {target} has been closed here ({error}); expected an open one; connect again"
+            f"the connection to {target} has been closed on this side ({error}); expected an open one; connect again"
         ) from error
 
 
@@ -209,31 +211,31 @@ def _bare(code: grpc.StatusCode, details: str, target: str) -> RollcastError:
 
 
 def let_go(error: grpc.RpcError) -> None:
-    """Frees the error of a cancelled call, and the call, which counts on its connection while it exists.
+    """Frees the error of a cancelled call, and the call itself, which occupies its connection until it is freed.
 
-    gRPC keeps the error with the call, and its traceback holds the call: a circle that the garbage collector may find
-    late, or never if it is off.
+    gRPC keeps the error with the call, and the error's traceback refers to the call. The garbage collector may free
+    this cycle late, or never if it is off.
     """
     error.__traceback__ = None
 
 
 def parse_response(message_class: type[_Message], serialized: bytes) -> _Message:
-    """Parses a server's message in the caller's own thread; in gRPC's thread any error would become INTERNAL.
+    """Parses a server's message in the caller's thread, because in gRPC's thread every error would become INTERNAL.
 
     Args:
-        message_class: Its class.
+        message_class: The class of the message.
         serialized: The message.
 
     Raises:
-        DamagedMessageError: The message is not the one that the server sealed.
+        DamagedMessageError: The message does not match its digest.
         UnreadableMessageError: The bytes do not parse as the message.
     """
     try:
         return parse_sealed(message_class, serialized)
     except DecodeError as error:
         raise errors.UnreadableMessageError(
-            f"{len(serialized)} bytes came that do not parse as {message_class.__name__} ({error}); expected one; they "
-            "may have been damaged on their way: ask again"
+            f"{len(serialized)} received bytes do not parse as {message_class.__name__} ({error}); expected one; they "
+            "may have been damaged in transit: try again"
         ) from error
 
 
@@ -243,6 +245,12 @@ def _unreachable(details: str, target: str) -> errors.LearnerUnreachableError:
             f"the learner at {target} and this client do not agree on TLS ({details}); expected TLS on both sides or "
             "on neither, with certificates that are valid now, name this address and come from authorities that the "
             f"other side knows; {_TLS_TO_CHECK}"
+        )
+    if _CLOSED.search(details) and target.startswith("unix:"):
+        # Connections of unix sockets never use TLS.
+        return errors.LearnerUnreachableError(
+            f"the server at {target} closed the connection at once ({details}); expected a rollcast learner; it may be "
+            "stopping, or another program listens there: try again with backoff, or correct the address"
         )
     if _CLOSED.search(details):
         return errors.LearnerUnreachableError(
@@ -257,7 +265,7 @@ def _unreachable(details: str, target: str) -> errors.LearnerUnreachableError:
 
 
 def _info_from_trailer(call: grpc.Call) -> error_details_pb2.ErrorInfo | None:
-    """Returns our own google.rpc detail of a call; None if it has none."""
+    """Returns rollcast's google.rpc detail of a call; None if the call has no such detail."""
     for key, value in call.trailing_metadata() or ():
         if key != "grpc-status-details-bin":
             continue
@@ -273,7 +281,7 @@ def _limit_of(info: error_details_pb2.ErrorInfo | None) -> str:
 
 
 def _info_of(status: status_pb2.Status) -> error_details_pb2.ErrorInfo | None:
-    """Returns our own detail of a status; None if it has none, or it does not parse."""
+    """Returns rollcast's detail of a status; None if it is missing or does not parse."""
     for detail in status.details:
         info = error_details_pb2.ErrorInfo()
         try:

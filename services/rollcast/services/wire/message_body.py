@@ -1,7 +1,7 @@
-"""Writes and finds, without a copy, the body of a message: the bytes of its tensors, at its end.
+"""Writes and locates the body of a message, without a copy: the tensors' bytes at the end of the message.
 
-Such messages are ordinary protobuf, which any library reads and writes. Their last field is `bytes body = 15`, so the
-serialised rest followed by tag, length and bytes is the serialised whole. Arrow Flight does the same with its
+Such messages are ordinary protobuf for any library. Their last field is `bytes body = 15`, so a serialised message
+consists of the other fields, then tag, length and bytes of the body. Arrow Flight uses the same format for its
 data_body: https://arrow.apache.org/docs/format/Flight.html.
 """
 
@@ -16,7 +16,7 @@ _VARINT, FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _BODY_NUMBER: Final = 15
 # Below field 16 a tag is one byte.
 _BODY_TAG: Final = _BODY_NUMBER << 3 | _LENGTH_DELIMITED
-# Our messages have fewer; a foreign message with more is parsed whole.
+# rollcast's messages have fewer fields. Another message with more fields is parsed whole.
 MAX_FIELDS: Final = 64
 NO_BODY: Final = memoryview(b"")
 
@@ -26,33 +26,33 @@ for _message in (rollout_pb2.StreamRolloutsRequest, replay_pb2.SampleResponse):
 
 
 def append_body(head: bytes, pieces: Iterable[memoryview | NDArray[Any]], n_bytes: int) -> bytes:
-    """Appends a body to a serialised message; copies both once.
+    """Appends a body to a serialised message. Copies both only once.
 
     Args:
         head: The serialised message, without its body.
-        pieces: C-contiguous buffers that together are the body.
-        n_bytes: The bytes in all pieces.
+        pieces: C-contiguous buffers that together form the body.
+        n_bytes: The number of bytes in all buffers.
     """
     return b"".join((open_body(head, n_bytes), *pieces)) if n_bytes else head  # type: ignore[arg-type]  # arrays are buffers
 
 
 def open_body(head: bytes, n_bytes: int) -> bytes:
-    """Returns a serialised message up to its body's first byte; followed by the body, it is the whole message.
+    """Returns a serialised message up to the first byte of its body. Append the body to complete the message.
 
     Args:
         head: The serialised message, without its body.
-        n_bytes: The bytes of the body, at least 1.
+        n_bytes: The size of the body in bytes, at least 1.
     """
     return open_field(head, _BODY_NUMBER, n_bytes)
 
 
 def open_field(head: bytes, number: int, n_bytes: int) -> bytes:
-    """Returns a serialised message up to the first byte of a further field's value.
+    """Returns a serialised message up to the first byte of the value of another field.
 
     Args:
         head: The serialised message, without the field.
         number: The number of the field, of type `bytes` or a message, at most 15.
-        n_bytes: The bytes of its value.
+        n_bytes: The size of the field's value in bytes.
     """
     return b"".join((head, bytes((number << 3 | _LENGTH_DELIMITED,)), varint(n_bytes)))
 
@@ -61,11 +61,12 @@ def split_body(serialized: bytes) -> tuple[bytes, memoryview]:
     """Splits a serialised message into its head and its body.
 
     Args:
-        serialized: The message, from any protobuf library, or any other bytes.
+        serialized: A message from any protobuf library, or any other bytes.
 
     Returns:
         The message without its body, and the body as a view of `serialized`. If the body is not the last field, or
-        comes after too many fields: all of `serialized` and an empty body; parsing then finds the body.
+        follows too many fields, the function returns all of `serialized` and an empty body. Parsing then finds the
+        body.
     """
     position, n_total = 0, len(serialized)
     for _ in range(MAX_FIELDS):
@@ -82,7 +83,7 @@ def split_body(serialized: bytes) -> tuple[bytes, memoryview]:
 
 
 def skip_field(serialized: bytes, tag: int, position: int) -> int:
-    """Returns the position behind a field's value; the end if the tag is longer than a byte, or invalid."""
+    """Returns the position after a field's value; the end of the message for a tag that is long or invalid."""
     wire_type = tag & 0x7
     if tag > 0x7F:
         return len(serialized)
@@ -95,7 +96,7 @@ def skip_field(serialized: bytes, tag: int, position: int) -> int:
 
 
 def varint(value: int) -> bytes:
-    """Returns a number of at least 0 as protobuf writes it."""
+    """Returns protobuf's encoding of a number of at least 0."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -105,7 +106,7 @@ def varint(value: int) -> bytes:
 
 
 def _read_varint(serialized: bytes, position: int) -> tuple[int, int]:
-    """Returns the varint at a position and the position behind it, which is beyond the end if there is none."""
+    """Returns the varint at a position, and the next position, which is beyond the end if there is no varint."""
     value = shift = 0
     for byte in serialized[position : position + 10]:
         value |= (byte & 0x7F) << shift

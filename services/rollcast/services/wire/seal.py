@@ -1,4 +1,4 @@
-"""Seals messages with a digest, and detects messages that were damaged on their way."""
+"""Seals messages with a digest, and detects damaged messages."""
 
 from collections.abc import Iterable
 from typing import Any, Final, Protocol, Self, TypeVar
@@ -47,11 +47,11 @@ _Message = TypeVar("_Message", bound=SealedMessage)
 
 
 def seal(head: bytes, pieces: Iterable[memoryview | NDArray[Any]] = ()) -> bytes:
-    """Appends its digest, XXH3-64 with seed 0, to a serialised message; the body's field may follow.
+    """Appends a digest, XXH3-64 with seed 0, to a serialised message. The field of the body may follow.
 
     Args:
         head: The serialised message, without digest and body.
-        pieces: C-contiguous buffers that together are the body.
+        pieces: C-contiguous buffers that together form the body.
     """
     digest = xxhash.xxh3_64(head)
     for piece in pieces:
@@ -60,7 +60,7 @@ def seal(head: bytes, pieces: Iterable[memoryview | NDArray[Any]] = ()) -> bytes
 
 
 def seal_joined(*pieces: bytes | memoryview) -> bytes:
-    """Joins the pieces of a serialised message, and appends its digest; copies them once."""
+    """Joins the parts of a serialised message, and appends a digest. Copies the parts only once."""
     digest = xxhash.xxh3_64()
     for piece in pieces:
         digest.update(piece)
@@ -68,10 +68,10 @@ def seal_joined(*pieces: bytes | memoryview) -> bytes:
 
 
 def find_seal(head: bytes) -> int | None:
-    """Returns the position of the digest that ends a message, its body apart; None if no digest is there.
+    """Returns the position of the digest at the end of a message without its body; None if there is no digest.
 
     Args:
-        head: The message without its body, as `split_body` returns it.
+        head: The message without its body, from `split_body`.
 
     Returns:
         The number of sealed bytes before the digest.
@@ -88,11 +88,11 @@ def find_seal(head: bytes) -> int | None:
 
 
 def matches_seal(head: bytes, body: memoryview, n_sealed: int) -> bool:
-    """Returns whether a message is the one that its writer sealed.
+    """Returns whether a message matches its digest.
 
     Args:
         head: The message without its body.
-        body: Its body.
+        body: The body of the message.
         n_sealed: From `find_seal`.
     """
     digest = xxhash.xxh3_64(memoryview(head)[:n_sealed])
@@ -101,23 +101,23 @@ def matches_seal(head: bytes, body: memoryview, n_sealed: int) -> bool:
 
 
 def ends_with_seal(serialized: bytes) -> bool:
-    """Returns whether a message without a body ends with its digest, and is the one that its writer sealed."""
+    """Returns whether a message without a body ends with a digest, and matches it."""
     n_sealed = len(serialized) - _N_DIGEST_BYTES
     return n_sealed >= 0 and serialized[n_sealed] == _DIGEST_TAG and matches_seal(serialized, NO_BODY, n_sealed)
 
 
 def parse_sealed(message_class: type[_Message], serialized: bytes) -> _Message:
-    """Parses a message without a body, after comparing it with its digest if it has one.
+    """Parses a message without a body, after a comparison with its digest, if any.
 
     Args:
-        message_class: Its class.
+        message_class: The class of the message.
         serialized: The message.
 
     Raises:
         google.protobuf.message.DecodeError: The bytes do not parse as the message.
-        DamagedMessageError: The bytes are not those that the writer sealed.
+        DamagedMessageError: The bytes do not match their digest.
     """
-    # It nearly always matches, and then no field need be looked at.
+    # The digest nearly always matches, and then no field needs a look.
     is_sealed = matches_seal(serialized, NO_BODY, max(len(serialized) - _N_DIGEST_BYTES, 0))
     if not is_sealed and find_seal(serialized) is not None:
         raise damaged(f"the digest of its {len(serialized)} bytes does not match")
@@ -128,9 +128,9 @@ def parse_sealed(message_class: type[_Message], serialized: bytes) -> _Message:
 
 
 class MessageChain:
-    """Checks the messages of one direction of a call: none lacks a digest that its first one had, and none was lost.
+    """Checks the messages of one direction of a call: none may be lost, or lack a digest that the first one had.
 
-    Used by one thread.
+    Only one thread may use it.
     """
 
     def __init__(self) -> None:
@@ -141,11 +141,11 @@ class MessageChain:
         """Checks the next message.
 
         Args:
-            digest: Its digest; 0: it has none.
-            number: Its number in the call, from 1; 0: it has none.
+            digest: The message's digest; 0: none.
+            number: The message's number in the call, from 1; 0: none.
 
         Raises:
-            DamagedMessageError: It has no digest, or the one before it was lost.
+            DamagedMessageError: The message has no digest, or the previous message was lost.
         """
         self._n_messages += 1
         if self._n_messages == 1:
@@ -153,15 +153,15 @@ class MessageChain:
         if self._is_sealed and not digest:
             raise damaged("it has no digest, and the first of its stream had one")
         if self._is_numbered and number != self._n_messages:
-            raise damaged(f"it is number {number} of its call, and number {self._n_messages} has not come")
+            raise damaged(f"it is number {number} of its call, and number {self._n_messages} has not arrived")
 
 
 def damaged(how: str) -> DamagedMessageError:
-    """Makes the error for a message that differs from the one its writer sealed.
+    """Makes the error for a damaged message.
 
     Args:
         how: The sign of the damage.
     """
     return DamagedMessageError(
-        f"a message was damaged on its way: {how}; expected what was sent; join again with backoff and send it again"
+        f"a message was damaged in transit: {how}; expected an intact one; join again with backoff and send it again"
     )

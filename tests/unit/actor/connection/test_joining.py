@@ -94,7 +94,7 @@ def test_refuses_a_learner_that_comes_back_with_another_plan(learner: FakeLearne
     join(joining)
     before = joining.agreement
     learner.sink.joined["a"] = dataclasses.replace(learner.sink.joined["a"], **change)
-    with pytest.raises(ProtocolMismatchError, match="came back with another plan"):
+    with pytest.raises(ProtocolMismatchError, match="returned with another plan"):
         joining.join(0, DEADLINE_S)
     assert joining.agreement is before
 
@@ -131,7 +131,7 @@ def test_stays_with_the_first_learner_and_says_so_if_the_other_cannot_be_reached
     join(joining)
     assert list(learner.sink.joined) == ["a"]
     assert f"sends this actor to {nowhere}, which cannot be reached" in caplog.text
-    assert f"it stays with that at {learner.address}" in caplog.text
+    assert f"the actor stays at {learner.address}" in caplog.text
     assert not learner.sink.offers[-1].follows_redirect
 
 

@@ -20,11 +20,13 @@ from rollcast.learner.serving.credits import CreditRule
 from rollcast.learner.serving.publisher import PolicyPublisher
 from rollcast.learner.serving.rounds import Rounds
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.joining.activity import ActorFailure
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
 from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts import codec as rollout_codec
 from rollcast.services.security.security import ClientSecurity
+from rollcast.services.status.status import ActorState
 from rollcast.services.streams import service as rollout_service
 from rollcast.services.streams import uplink as rollout_uplink
 from rollcast.v1 import rollout_pb2
@@ -74,7 +76,16 @@ def test_keeps_the_policy_after_reconnecting_to_the_same_learner_and_says_how_lo
         learner.source.publish(6, {"w": np.ones(3, np.float32)})
         wait_until(lambda: connection.take_policy()[0] == 6, "the next policy")
     (line,) = [record.message for record in caplog.records if "lost the learner" in record.message]
-    assert line.endswith("reconnecting for up to 10 min (--reconnect-timeout-s); Ctrl-C or SIGTERM ends it")
+    assert line.endswith("reconnecting for up to 10 min (--reconnect-timeout-s); Ctrl-C or SIGTERM ends the actor")
+
+
+def test_a_child_of_the_learner_names_no_option_that_it_does_not_have(
+    learner: FakeLearner, caplog: pytest.LogCaptureFixture
+):
+    with connected(learner, is_child=True) as connection:
+        reconnect(learner, connection)
+    (line,) = [record.message for record in caplog.records if "lost the learner" in record.message]
+    assert line.endswith("reconnecting for up to 10 min")
 
 
 def test_an_actor_that_stops_does_not_say_that_it_reconnects(learner: FakeLearner, caplog: pytest.LogCaptureFixture):
@@ -84,6 +95,26 @@ def test_an_actor_that_stops_does_not_say_that_it_reconnects(learner: FakeLearne
         learner.sink.streams[-1].cancel()
         wait_until(lambda: not streams_of_actors(), "the streams' threads to end")
     assert "lost the learner" not in caplog.text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("n_relays", [0, 1, 2])
+def test_an_actor_whose_rollout_waits_for_room_leaves_in_words(n_relays: int, fails: bool):
+    with contextlib.ExitStack() as stack:
+        learner = stack.enter_context(serve_learner(queue=RolloutQueue(2)))
+        address = learner.address
+        for _ in range(n_relays):
+            address = stack.enter_context(relaying(address)).address
+        with LearnerConnection(address, offer("a")) as connection:
+            connection.join()
+            for sequence in (1, 2):
+                assert connection.wait_for_credit(1, DEADLINE_S)
+                connection.send(make_rollout(sequence, actor_id="a"))
+            wait_until(lambda: learner.queue.size == 2 and connection.drain(0.0) == 1, "the queue to be full")
+            if fails:
+                connection.fail(ActorFailure(exception_type="ValueError", message="no licence", traceback=""))
+        expected = ActorState.FAILED if fails else ActorState.LEFT
+        wait_until(lambda: learner.info("a").state is expected, "the goodbye", DEADLINE_S)
 
 
 @pytest.mark.parametrize("nonces", [(1, 2), (0, 0)], ids=["another", "one that does not say who it is"])

@@ -73,7 +73,9 @@ def test_finds_no_loss_if_the_learner_is_busy(told: JoinAgreement, known: dict[s
 
 
 def test_names_the_lost_message(clock: Clock):
-    assert find_loss(StallDetector(), answer(awaiting_s=15.2)) == "rollout 5, which the learner has awaited for 15 s,"
+    assert (
+        find_loss(StallDetector(), answer(awaiting_s=15.2)) == "rollout 5, for which the learner has waited for 15 s,"
+    )
     assert (
         find_loss(StallDetector(), answer(acknowledged_sequence=6, awaiting_s=1.0))
         == "the acknowledgement of rollout 6"

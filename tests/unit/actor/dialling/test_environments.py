@@ -243,7 +243,7 @@ class TestStalls:
         act(environments, 0)
         assert not environments.wait(ALL)
         assert isinstance(frozen.end_reason, NotReadyError)
-        assert "client 'frozen', environment 0: no turn has come within 0 s" in caplog.text
+        assert "client 'frozen', environment 0: no turn arrived within 0 s" in caplog.text
         assert len(FakeClient(environments, "frozen", n_envs=2).seeds) == 2
 
     def test_a_slow_client_among_fast_ones_is_named_once_and_keeps_its_place(self, caplog, monkeypatch):

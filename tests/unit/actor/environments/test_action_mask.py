@@ -75,7 +75,7 @@ def test_rejects_missing_and_too_long_masks():
 
 
 def test_rejects_actions_without_masks():
-    with pytest.raises(InvalidSpaceError, match="expected one only with Discrete or MultiDiscrete"):
+    with pytest.raises(InvalidSpaceError, match="expected a mask only with Discrete or MultiDiscrete"):
         ActionMaskFromInfo(SampledEnv(spaces.Discrete(2), spaces.MultiBinary(2)))
 
 
@@ -105,5 +105,5 @@ def test_environment_that_allows_no_action_fails():
 
 
 def test_rejects_agents_whose_actions_cannot_be_masked():
-    with pytest.raises(InvalidSpaceError, match="expected one only with Discrete or MultiDiscrete actions"):
+    with pytest.raises(InvalidSpaceError, match="expected a mask only with Discrete or MultiDiscrete actions"):
         make("mpe2.simple_spread_v3:parallel_env", continuous_actions=True)

@@ -31,17 +31,17 @@ def no_ale_py(monkeypatch: pytest.MonkeyPatch):
     ("env_id", "advice"),
     [
         ("CartPol-v1", "did you mean CartPole-v1?"),
-        ("ALE/Pong-v5", "ale-py registers it: pip install ale-py, and write 'ale_py:ALE/Pong-v5'"),
+        ("ALE/Pong-v5", "ale-py registers this id: pip install ale-py, and write 'ale_py:ALE/Pong-v5'"),
         (
             "MiniGrid-Empty-5x5-v0",
-            "minigrid registers it: pip install minigrid, and write 'minigrid:MiniGrid-Empty-5x5-v0'",
+            "minigrid registers this id: pip install minigrid, and write 'minigrid:MiniGrid-Empty-5x5-v0'",
         ),
         ("ale_py:ALE/Pong-v5", "pip install -e '.[atari]'"),
-        ("nowhere_3.game:make", "there is no nowhere_3.py in this folder: if it is your own, go to its folder or add"),
+        ("nowhere_3.game:make", "there is no nowhere_3.py in this folder: if the module is yours, go to its folder"),
         ("minigrid:MiniGrid-Empty-5x5-v0", "install its package: pip install minigrid"),
         ("mpe2.no_such_game:make", "correct the name: mpe2 is installed and has no mpe2.no_such_game"),
         ("cartpole-V1", "did you mean CartPole-v1?"),
-        ("Qqq-v0", "if a package registers it, install that and write 'module:id'"),
+        ("Qqq-v0", "if a package registers this id, install it and write 'module:id'"),
     ],
 )
 def test_error_of_missing_environment_has_advice(env_id: str, advice: str):
@@ -78,7 +78,7 @@ def _takes_none() -> gymnasium.Env:
     ("factory", "env_kwargs", "advice"),
     [
         ("_needs_more", {}, 'install what it needs: pip install swig && pip install "gymnasium[box2d]"'),
-        ("_needs_module", {}, "else install the package that has it"),
+        ("_needs_module", {}, "otherwise install the package that contains the module"),
         ("_takes_none", {"gravity": 9.8}, "correct env_kwargs, or install what it needs"),
     ],
 )

@@ -39,7 +39,7 @@ def test_makes_pettingzoo_environments_by_name():
 
 def test_rejects_structured_environments_in_processes():
     for vectorization in ("subprocess", "measure"):
-        with pytest.raises(ConfigurationError, match="structured environments are not stepped in processes"):
+        with pytest.raises(ConfigurationError, match="structured environments cannot be stepped in subprocesses"):
             make_vector_env(EnvironmentFactory(SCRIPTED, vectorization=vectorization), 2)
 
 
@@ -52,7 +52,7 @@ def test_rejects_environments_of_different_kinds():
 
     for first, second, match in (
         (scripted(), gymnasium.make("CartPole-v1"), "environment 1 is a .*; expected a StructuredEnv"),
-        (gymnasium.make("CartPole-v1"), scripted(), "environment 1 is a ScriptedEnv, environment 0 a"),
+        (gymnasium.make("CartPole-v1"), scripted(), "environment 1 is a ScriptedEnv, and environment 0 a"),
     ):
         kinds = itertools.chain([first, second])
         with pytest.raises(ConfigurationError, match=match):

@@ -128,4 +128,4 @@ def test_hours_of_dropped_episodes_are_a_line_a_minute(caplog):
         now[0] += 1.0
     assert 5 + 55 <= len(caplog.records) <= 5 + 60
     assert "others" not in caplog.records[0].message
-    assert "it is reset; so were 59 others since the last such line" in caplog.records[-1].message
+    assert "the environment reset; 59 others since the last such line" in caplog.records[-1].message

@@ -43,7 +43,7 @@ BEYOND_FLOAT32 = [math.nan, math.inf, -math.inf, np.float32(np.nan), np.array([n
 @pytest.mark.parametrize(
     ("reward", "expected"),
     [
-        *((reward, "a number; correct what step") for reward in NO_NUMBERS),
+        *((reward, "a number; correct the result of step") for reward in NO_NUMBERS),
         *((reward, "a finite number that a float32 can hold") for reward in BEYOND_FLOAT32),
     ],
 )
@@ -61,7 +61,9 @@ def test_accepts_flags(flag: object, taken: bool):
 
 @pytest.mark.parametrize("flag", ["False", None, 2, 0.5, np.array([True, False]), math.nan])
 def test_rejects_values_that_are_not_flags(flag: object):
-    with pytest.raises(InvalidValueError, match=r"terminated is .*; expected True or False; correct what step"):
+    with pytest.raises(
+        InvalidValueError, match=r"terminated is .*; expected True or False; correct the result of step"
+    ):
         checked_flag(flag, "terminated")
 
 
@@ -83,7 +85,7 @@ def test_error_describes_wrong_return_of_step_and_reset():
 @pytest.mark.parametrize(
     ("leaf", "value", "message"),
     [
-        (spaces.Discrete(5), 7, "x holds 7; expected 0 to 4; find where"),
+        (spaces.Discrete(5), 7, "x holds 7; expected 0 to 4; find its source"),
         (spaces.Discrete(5, start=-2), -3, "x holds -3; expected -2 to 2"),
         (spaces.MultiBinary(3), [0, 2, 0], r"x holds 2, element \[1\]; expected 0 to 1"),
         (spaces.MultiBinary(3), [0, 257, 0], r"x holds 257"),

@@ -46,6 +46,7 @@ POLICIES = {
         UNITY,
     ),
     "float16": (Box(-1, 1, (3,), np.float16), Box(-1, 1, (2,), np.float16), {"normalize_observations": True}, OWN),
+    "sac_float16": (VECTOR, Box(-2, 2, (8,), np.float16), {"head": "squashed_gaussian"}, OWN),
     "sac": (VECTOR, Box(np.float32([-2, 0]), np.float32([3, 1e3])), {"head": "squashed_gaussian"}, UNITY),
     "dqn": (VECTOR, Discrete(4), {"head": "q_values"}, ALL),
     "dueling_masked": (
@@ -252,7 +253,7 @@ class TestMlAgentsNames:
         [
             (Discrete(3), Discrete(2), {}, "expected observations of numbers"),
             (VECTOR, MultiBinary(2), {}, "expected Discrete, MultiDiscrete or Box"),
-            (VECTOR, Discrete(2), {"network": "tests.networks:make_linear"}, "expected a built-in one"),
+            (VECTOR, Discrete(2), {"network": "tests.networks:make_linear"}, "expected a built-in network"),
         ],
     )
     def test_what_it_cannot_play_is_refused(self, observation, action, spec, reason):
@@ -262,7 +263,7 @@ class TestMlAgentsNames:
 
 def test_more_frames_than_an_image_is_wide_are_refused():
     saved = saved_policy(Box(0, 255, (40, 36), np.uint8), Discrete(2), frame_stack=37)
-    with pytest.raises(ConfigurationError, match=r"37 frames .* more than an image is wide"):
+    with pytest.raises(ConfigurationError, match=r"37 frames .* more than the width of an image"):
         exported(saved)
 
 
@@ -294,7 +295,7 @@ class TestCheck:
         model, content = exported(saved)
         other = self.spoilt(saved, name, 0.01)
         with pytest.raises(
-            MismatchError, match=f"the ({what}) of the exported policy is .*, and expected .*differs by"
+            MismatchError, match=f"the ({what}) of the exported policy is .*, and expected .*the difference is"
         ):
             check_model(content, model, other, saved.spaces, "0", 300)
 

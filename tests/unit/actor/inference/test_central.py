@@ -3,10 +3,13 @@
 import contextlib
 import itertools
 
+import numpy as np
 import pytest
 
 from rollcast.actor.acting.actor_metrics import ActorMetrics
+from rollcast.actor.connection.backoff import backoff_delays
 from rollcast.actor.dialling.supply import DialIn, DialledSupply
+from rollcast.services.inference.inference import Inferred
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.security.security import PLAIN_SERVER, ClientSecurity, ServerSecurity
 from rollcast.services.security.tokens import Role, TokenTable
@@ -86,10 +89,34 @@ def test_does_not_wait_for_a_late_server(tmp_path, caplog):
     address, state = address_in(tmp_path), weights()
     with serving(address, Deaf()), Actor(address, SPEC, timeout_s=0.01) as actor:
         actor.load(1, state)
-        wait_until(lambda: (actor.ask(), "no answer has come within 0.01 s" in caplog.text)[1], "a late answer")
+        wait_until(lambda: (actor.ask(), "no answer arrived within 0.01 s" in caplog.text)[1], "a late answer")
         assert_same(rollouts(actor.policy), rollouts(actor.alone))
         assert actor.n_answers == 0
     assert caplog.text.count("is away") == 1
+
+
+def test_a_server_with_wrong_answers_is_asked_ever_less_often(tmp_path, monkeypatch):
+    address, waits = address_in(tmp_path), []
+
+    class Wrong:
+        """Answers with another number of parameters."""
+
+        @contextlib.contextmanager
+        def stream(self, network, digest):
+            yield lambda question, take: take(None if question is None else Inferred(1, np.zeros((1, 7), np.float32)))
+
+    def noted_delays():
+        waits.append([])
+        for delay_s in backoff_delays():
+            waits[-1].append(delay_s)
+            yield 0.0
+
+    monkeypatch.setattr("rollcast.actor.inference.link.backoff_delays", noted_delays)
+    with serving(address, Wrong()), Actor(address, SPEC) as actor:
+        actor.load(1, weights())
+        wait_until(lambda: (actor.ask(), sum(map(len, waits)) >= 7)[1], "seven streams")
+    assert len(waits) == 1
+    assert waits[0][6] >= 2.5
 
 
 def test_acts_itself_with_a_newer_policy_than_the_server_has(tmp_path):
@@ -120,7 +147,7 @@ def test_a_server_of_another_run_is_not_used(tmp_path, version, caplog):
     with engine_of(Policies(version, weights())) as engine, serving(address, engine), Actor(address, SPEC) as actor:
         actor.load(1, weights())
         if version == 1:
-            wait_until(lambda: (actor.ask(), "has other weights" in caplog.text)[1], "a refusal")
+            wait_until(lambda: (actor.ask(), "differs from this version at central" in caplog.text)[1], "a refusal")
         assert_same(rollouts(actor.policy), rollouts(actor.alone))
         assert actor.n_answers == 0
 

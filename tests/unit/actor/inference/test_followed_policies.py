@@ -5,6 +5,7 @@ import queue
 
 import numpy as np
 
+from rollcast.actor.connection.backoff import backoff_delays
 from rollcast.actor.inference.followed_policies import FollowedPolicies
 from rollcast.services.inference.inference import weights_digest
 from tests.integration.learner_fakes import serve
@@ -39,6 +40,27 @@ def test_follows_a_learner_and_the_next_one_at_its_address(tmp_path):
         # The same run, from its checkpoint: what came after that is forgotten.
         with serve(address) as learner:
             assert digests_after(learner, 2, 9) == {2: weights_digest(state(9))}
+
+
+def test_a_learner_that_has_ended_is_asked_ever_less_often(tmp_path, monkeypatch):
+    """It ends each subscription after its last policy."""
+    address, taken, waits = f"unix:{tmp_path / 'learner'}", queue.Queue(), []
+
+    def noted_delays():
+        waits.append([])
+        for delay_s in backoff_delays():
+            waits[-1].append(delay_s)
+            yield 0.0
+
+    monkeypatch.setattr("rollcast.actor.inference.followed_policies.backoff_delays", noted_delays)
+    with serve(address) as learner, contextlib.closing(FollowedPolicies(address)) as policies:
+        learner.source.publish(1, state(1))
+        learner.source.end()
+        policies.follow(taken.put)
+        for _ in range(8):
+            taken.get(timeout=DEADLINE_S)
+    (delays,) = waits
+    assert delays[6] >= 2.5
 
 
 def test_can_be_closed_at_once():

@@ -168,6 +168,11 @@ def test_writes_a_video_of_every_episode(tmp_path):
             FACTORY, cartpole_policy(), n_episodes=n_episodes, seed=0, deterministic=True, video_dir=tmp_path
         )
     assert len(list(tmp_path.glob("*.mp4"))) == 2
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="for videos cannot be made: Not a directory"):
+        evaluate_policy(
+            FACTORY, cartpole_policy(), n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path / "file" / "a"
+        )
 
 
 def test_video_needs_an_environment_factory(tmp_path):
@@ -190,7 +195,7 @@ def test_structured_environments_are_played_by_all_their_agents():
 
 def test_rejects_video_of_structured_environment(tmp_path):
     factory = EnvironmentFactory("mpe2.simple_spread_v3:parallel_env")
-    with pytest.raises(ConfigurationError, match="cannot be recorded: it is a structured environment"):
+    with pytest.raises(ConfigurationError, match="cannot be recorded: the environment is structured"):
         evaluate_policy(factory, None, n_episodes=1, seed=0, deterministic=True, video_dir=tmp_path)
 
 
@@ -199,7 +204,7 @@ def test_rejects_video_of_structured_environment(tmp_path):
     [
         ("text", "returned a wrong value from step\\(\\): the reward is '1'; expected a number"),
         ("nan", "returned a wrong value from step\\(\\): the reward is nan; expected a finite number"),
-        ("sight", "what ActorId.* sees holds nan, element \\[2\\]; expected finite numbers"),
+        ("sight", "the observation of ActorId.* holds nan, element \\[2\\]; expected finite numbers"),
         ("four", "step\\(\\) returned a tuple of 4"),
         ("exit", "raised SystemExit in step\\(\\): sys.exit\\(\\) was called"),
     ],
@@ -254,7 +259,7 @@ def test_an_evaluation_counts_what_it_could_play_where_the_environment_raises_in
     assert "episodes ended" not in caplog.text
     few = evaluate_policy(failing("drop_episode", every=4, last=8), policy, n_episodes=3, seed=3, deterministic=False)
     assert few.returns == whole.returns[3:8:4]
-    assert "2 of 3 episodes ended: the environment raised in all others, 28;" in caplog.text
+    assert "2 of 3 episodes ended, because the environment raised in 28 others;" in caplog.text
 
 
 def test_environment_that_raises_in_every_episode_fails_the_evaluation():

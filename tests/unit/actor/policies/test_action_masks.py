@@ -248,7 +248,7 @@ def test_rejects_leaf_named_action_mask_that_is_not_a_mask(members, message):
 @pytest.mark.parametrize("action", [spaces.MultiBinary(3), spaces.Box(-1, 1, (3,), np.float32)])
 def test_rejects_mask_for_actions_that_are_not_discrete(action):
     observation = spaces.Dict({"a": SEEN, "action_mask": spaces.MultiBinary(3)})
-    with pytest.raises(InvalidSpaceError, match="expected one only with Discrete or MultiDiscrete"):
+    with pytest.raises(InvalidSpaceError, match="expected a mask only with Discrete or MultiDiscrete"):
         make_policy(flat_spaces(observation, action), SPEC, seed=0)
 
 

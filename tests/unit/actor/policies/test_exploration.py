@@ -97,7 +97,7 @@ def test_every_slot_has_its_own_rate(kind, slot):
 def test_rejects_rates_for_heads_without_action_values():
     with pytest.raises(ConfigurationError, match=r"only .* act epsilon-greedily"):
         torch_policy("squashed_gaussian").set_epsilons([0.1])
-    with pytest.raises(ProtocolMismatchError, match=r"came with \['exploration.epsilons'\]"):
+    with pytest.raises(ProtocolMismatchError, match=r"has \['exploration.epsilons'\]"):
         read_exploration({EPSILONS: np.zeros(1, np.float32)}, "default", slot=0)
 
 

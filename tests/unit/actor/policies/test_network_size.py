@@ -53,5 +53,7 @@ def test_rejects_too_large_network_before_allocation(observation, action, hidden
     substeps = {"0": SubstepSpaces(observation=observation, action=action)}
     spec = PolicySpec(hidden_sizes=hidden_sizes)
     for make in (lambda: make_policy(substeps, spec, seed=0), lambda: TorchPolicy(substeps, spec)):
-        with pytest.raises(LimitExceededError, match=r"bytes of weights; expected at most 1073741824.*make the spaces"):
+        with pytest.raises(
+            LimitExceededError, match=r"bytes of weights; expected at most 1073741824.*reduce the spaces"
+        ):
             make()

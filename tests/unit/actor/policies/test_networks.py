@@ -1,13 +1,18 @@
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
+from rollcast.actor.policies.distributions import action_distribution
 from rollcast.actor.policies.networks import build_network
-from rollcast.services.errors import ConfigurationError
+from rollcast.actor.policies.q_values import EpsilonGreedy
+from rollcast.actor.policies.squashed_gaussian import finite_bounds
+from rollcast.services.errors import ConfigurationError, InvalidSpaceError
 from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
 from tests.unit.actor.acting_policies import VECTOR, batch_of, tensors_of
 from tests.unit.actor.sample_environments import IMAGE_SPACES, OBSERVATION_SPACES
@@ -89,8 +94,26 @@ def test_rejects_own_networks_that_do_not_fit(name, message):
         build_network(VECTOR, 3, PolicySpec(network=f"{OWN}:{name}"))
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        action_distribution,
+        finite_bounds,
+        lambda space: EpsilonGreedy(space, dueling=False),
+        lambda space: build_network(space, 3, PolicySpec(network=f"{OWN}:broken")),
+    ],
+)
+def test_messages_show_large_spaces_on_a_line(refused: Callable[[spaces.Space[Any]], object]):
+    grid = spaces.Box(np.zeros((9, 9), np.int64), np.arange(81).reshape(9, 9), dtype=np.int64)
+    with pytest.raises((ConfigurationError, InvalidSpaceError)) as error:
+        refused(grid)
+    assert "\n" not in str(error.value)
+
+
 def test_own_network_cannot_be_recurrent():
-    with pytest.raises(ConfigurationError, match=r"recurrence 'gru' with the network '.*'; expected one of the two"):
+    with pytest.raises(
+        ConfigurationError, match=r"recurrence 'gru' with the network '.*'; expected a built-in network"
+    ):
         build_network(VECTOR, 2, PolicySpec(network=f"{OWN}:Own", recurrence="gru"))
 
 

@@ -135,7 +135,7 @@ def test_rejects_interface_without_events_and_events_with_open_parameters():
     with pytest.raises(StatisticsError, match="int has no events; expected methods with @define_episode_stats"):
         events_of(int)
     decorators = (define_epoch_stats("mean"), define_episode_stats("count"))
-    with pytest.raises(StatisticsError, match=r"has the attributes \['values'\]; expected plain ones"):
+    with pytest.raises(StatisticsError, match=r"has the attributes \['values'\]; expected plain attributes"):
         events_of(interface(*decorators, event=lambda self, **values: None))
 
 

@@ -98,7 +98,7 @@ def test_long_episodes_are_reduced_in_pieces(n_steps):
             for value in ("x", None, [1.0])
         ),
         *(
-            (value, rf"comes to {value} in an episode, by 'busiest'; expected a finite")
+            (value, rf"has the value {value} in an episode, for 'busiest'; expected a finite")
             for value in (math.nan, math.inf)
         ),
     ],

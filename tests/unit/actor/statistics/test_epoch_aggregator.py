@@ -80,7 +80,7 @@ def test_error_of_unknown_event_lists_the_events(aggregator):
 def test_epoch_without_a_finished_episode():
     aggregator = EpochStatsAggregator()
     with pytest.raises(
-        StatisticsError, match=r"no episode has ended.*Cumulative ones exist: episode_length: 'cumulative'"
+        StatisticsError, match=r"no episode has ended.*Cumulative statistics exist: episode_length: 'cumulative'"
     ):
         aggregator.get_stats_value(EpisodeEvents.episode_return, EPOCH, "mean")
     assert aggregator.get_stats_value(EpisodeEvents.episode_count, EPOCH, "cumulative") == 0
@@ -137,8 +137,8 @@ def test_registered_class_brings_its_own_function(caplog):
     strange = EpochStatsAggregator()
     add(strange, parcels(OWN), 1.0, 6.0)
     assert strange.epoch_stats(without=[EpisodeEvents]) == {}
-    assert "parcel/span is reduced by a function of its own and left out" in caplog.text
-    with pytest.raises(StatisticsError, match=r"'span' of the event 'parcel' .* not known here.*register"):
+    assert "parcel/span has a custom reduction and is omitted" in caplog.text
+    with pytest.raises(StatisticsError, match=r"'span' of the event 'parcel' .* unknown here.*register"):
         strange.get_stats_value("parcel", EPOCH, "span")
     aggregator = EpochStatsAggregator()
     aggregator.register(Events)
@@ -152,13 +152,13 @@ def test_rejects_two_declarations_of_one_statistic(caplog):
     for _ in range(3):
         add(aggregator, parcels(MEAN, name="hours"), 100.0)
     assert aggregator.get_stats_value("parcel", EPOCH, "mean") == 1.0
-    assert caplog.text.count("parcel/mean comes in two declarations; the first is kept") == 1
+    assert caplog.text.count("parcel/mean has two declarations; the first is kept") == 1
 
 
 def test_rejects_own_event_with_the_name_of_a_built_in_one(caplog):
     aggregator = EpochStatsAggregator()
     add(aggregator, parcels(MEAN, event="episode_return"), 1.0)
-    assert "episode_return/mean comes in two declarations" in caplog.text
+    assert "episode_return/mean has two declarations" in caplog.text
     with pytest.raises(StatisticsError, match="no episode has ended"):
         aggregator.get_stats_value(EpisodeEvents.episode_return, EPOCH, "mean")
 

@@ -134,7 +134,7 @@ def test_vector_environments_count_events():
 
 def test_error_names_environment_of_invalid_event():
     worker = worker_of(make_vector_env(NanEventEnv, 2), 8)
-    with pytest.raises(EnvironmentFailedError, match=r"environment 0.*StepEvents\.step_made comes to nan"):
+    with pytest.raises(EnvironmentFailedError, match=r"environment 0.*StepEvents\.step_made has the value nan"):
         worker.collect()
     worker.close()
 

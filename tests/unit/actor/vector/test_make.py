@@ -54,7 +54,7 @@ def test_whichever_is_faster():
 
 @pytest.mark.parametrize("env_id", ["Acrobot-v1", f"{HERE}:NumberedEnv"])
 def test_entry_point_without_one(env_id):
-    with pytest.raises(ConfigurationError, match=r"vectorization is 'entry_point' but env_id .* has none"):
+    with pytest.raises(ConfigurationError, match=r"vectorization is 'entry_point', but env_id .* has none"):
         make_vector_env(EnvironmentFactory(env_id, vectorization="entry_point"), 2)
 
 

@@ -110,7 +110,7 @@ def test_environments_that_fail_in_processes_only_are_stepped_here(factory, step
     env = make_fastest_vector_env([factory] * 2, measure_s=0.01)
     assert type(env) is SequentialVectorEnv
     assert env.reset(seed=4)[0][:, 0].tolist() == [4, 5]
-    assert "one after the other, because they fail in processes" in caplog.text
+    assert "in sequence, because they fail in processes" in caplog.text
     assert why in caplog.text
     env.close()
 

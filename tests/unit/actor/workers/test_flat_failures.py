@@ -69,7 +69,7 @@ def test_what_an_environment_raises_names_it_and_its_seed(env, told):
 
 
 def test_rejects_a_missing_final_observation():
-    with pytest.raises(ConfigurationError, match="2 episodes ended but only 0 have a final observation"):
+    with pytest.raises(ConfigurationError, match="2 episodes ended, but only 0 have a final observation"):
         worker_of(BatchedVectorEnv("forgets"), 4).collect()
 
 
@@ -106,7 +106,7 @@ def test_names_the_observation_that_made_the_policy_raise():
     with pytest.raises(
         InvalidTensorError,
         match=r"actor 'a', rollout 1: column 0/observation holds 7 at \(t, b\) = \(3, 0\), of environment 0 "
-        r"\(seed 11\); expected 0 to 4; find where",
+        r"\(seed 11\); expected 0 to 4; find its source",
     ):
         worker.collect()
 

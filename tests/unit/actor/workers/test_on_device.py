@@ -125,7 +125,7 @@ def test_a_simulator_without_final_observations_is_told_once_what_that_costs(cap
 
     worker = worker_of(Forgetful(3))
     rollouts = [worker.collect() for _ in range(2)]
-    assert caplog.text.count("valued by their last but one observation") == 1
+    assert caplog.text.count("has the value of its second-to-last observation") == 1
     columns = rollouts[0].substeps[FLAT_SUBSTEP]
     for path, final in columns.final_observation.items():
         t, b = rollouts[0].final_index.T

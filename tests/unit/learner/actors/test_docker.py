@@ -1,9 +1,11 @@
 """Wrong options of actors in containers, found before there is one; tests/e2e/test_docker_actors.py has an engine."""
 
 import sys
+from unittest.mock import MagicMock
 
 import pytest
 
+from rollcast.learner.actors import docker
 from rollcast.learner.actors.docker import DockerDistributedActors
 from rollcast.services.errors import ConfigurationError, ContainerEngineError
 from tests.actor_kinds import make_actors
@@ -16,9 +18,15 @@ def make_docker_actors(**options: object) -> DockerDistributedActors:
     )
 
 
-def test_containers_are_told_of_atari_only_if_it_is_asked_for():
-    for atari in (True, False):
-        assert ("--atari" in make_docker_actors(atari=atari)._common.arguments) is atari
+@pytest.mark.parametrize("atari", [True, False])
+def test_containers_are_told_of_atari_only_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, atari: bool):
+    containers = MagicMock()
+    monkeypatch.setattr(docker, "connect_to_engine", MagicMock())
+    monkeypatch.setattr(docker, "DockerRun", MagicMock())
+    monkeypatch.setattr(docker, "DockerContainers", containers)
+    with make_docker_actors(atari=atari, network="host"):
+        (plans, _), _ = containers.call_args
+    assert ["--atari" in plan.arguments for plan in plans] == [atari] * 2
 
 
 @pytest.mark.parametrize("host", ["tcp://127.0.0.1:1", "nonsense://x"])
@@ -50,7 +58,7 @@ def test_another_system_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch):
         ({"name": "a b"}, "name is 'a b'"),
         ({"memory_limit_bytes": 0}, "memory_limit_bytes is 0; expected more than 0"),
         ({"cpu_limit": -0.5}, "cpu_limit is -0.5; expected more than 0"),
-        ({"env_kwargs": {"factory": object}}, "env_kwargs are .*, which JSON cannot say"),
+        ({"env_kwargs": {"factory": object}}, "env_kwargs are .*, which JSON cannot represent"),
         ({"actor_env_seeds": [1]}, "actor_env_seeds has 1 entries; expected n_actors = 2"),
     ],
 )

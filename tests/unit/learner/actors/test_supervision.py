@@ -30,8 +30,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def supervise(actor: FakeActor, max_restarts: int = 2) -> tuple[Supervision, list[tuple[str, str]]]:
-    exits: list[tuple[str, str]] = []
+def supervise(actor: FakeActor, max_restarts: int = 2) -> tuple[Supervision, list[tuple[str, ActorEnd]]]:
+    exits: list[tuple[str, ActorEnd]] = []
     supervised = Supervision([actor], max_restarts=max_restarts, on_exit=lambda *exit_: exits.append(exit_))
     supervised.start()
     return supervised, exits
@@ -63,15 +63,17 @@ def test_what_has_ended_is_started_again_when_its_backoff_has_passed(
     clock[0] += 0.1
     supervised.look_after()
     assert actor.launches == 2
-    assert exits == [("fake-0", "signal 9\nand its log")]
-    assert caplog.messages == ["fake-0 ended: signal 9; starting it again"]
+    assert exits == [("fake-0", ActorEnd("signal 9\nand its log"))]
+    assert caplog.messages == ["fake-0 ended: signal 9; restarting it"]
 
 
 def test_too_many_failures_in_a_row_are_the_end(clock: list[float]):
     supervised, exits = supervise(actor := FakeActor())
     fail(supervised, actor, clock)
     fail(supervised, actor, clock)
-    with pytest.raises(ActorFailedError, match=r"fake-0 failed and is not .* \(failure 3 in a row\): signal 9"):
+    with pytest.raises(
+        ActorFailedError, match=r"fake-0 failed and will not be restarted \(failure 3 in a row\): signal 9"
+    ):
         fail(supervised, actor, clock)
     assert len(exits) == 3
     supervised.look_after()
@@ -88,10 +90,10 @@ def test_one_that_has_lived_for_a_minute_has_failed_for_the_first_time(clock: li
 
 def test_what_cannot_recover_is_not_started_again(clock: list[float]):
     supervised, exits = supervise(actor := FakeActor(), max_restarts=10)
-    actor.ends.append(ActorEnd("exit code 2", may_recover=False))
+    actor.ends.append(end := ActorEnd("exit code 2", may_recover=False))
     with pytest.raises(ActorFailedError, match=r"failure 1 in a row\): exit code 2"):
         supervised.look_after()
-    assert exits == [("fake-0", "exit code 2")]
+    assert exits == [("fake-0", end)]
 
 
 BROKEN = ActorEnd("EnvironmentFailedError: the pole is broken", may_be_repeated=True)
@@ -104,13 +106,18 @@ def supervise_two(*, has_rollouts: bool) -> tuple[Supervision, list[FakeActor]]:
     return supervised, actors
 
 
-def test_if_all_fail_before_the_first_rollout_none_is_started_again(clock: list[float]):
+def test_if_all_fail_before_the_first_rollout_none_is_started_again_and_none_is_said_to_be(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+):
     supervised, (first, second) = supervise_two(has_rollouts=False)
     first.ends.append(BROKEN)
+    supervised.look_after()
+    clock[0] += 4.0
     supervised.look_after()
     second.ends.append(BROKEN)
     with pytest.raises(ActorFailedError, match=r"all 2 actors failed before the first rollout, .*: EnvironmentFailed"):
         supervised.look_after()
+    assert (first.launches, caplog.messages) == (1, [])
 
 
 @pytest.mark.parametrize(("has_rollouts", "other"), [(True, BROKEN), (False, ActorEnd("signal 9"))])

@@ -114,7 +114,5 @@ def test_each_substep_has_its_own_moments():
 def test_an_own_policy_without_the_normalisation_that_was_asked_for_is_refused():
     spec = PolicySpec(normalize_observations=True)
     name = "tests.unit.learner.algorithms.own_algorithms:NormalizesNothing"
-    with pytest.raises(
-        ConfigurationError, match=r"\(False, 10.0\); expected \(True, 10.0\).*with the spec that is given"
-    ):
+    with pytest.raises(ConfigurationError, match=r"\(False, 10.0\); expected \(True, 10.0\).*with the given spec"):
         make_own_algorithm(name, SPACES, spec, {}, device=torch.device("cpu"), seed=1)

@@ -107,7 +107,9 @@ def test_rejects_factory_that_makes_no_algorithm(name, kwargs, message):
 def test_factory_declares_replay_before_it_is_called():
     cpu = torch.device("cpu")
     assert make_algorithm(settings_of(f"{HERE}:OwnDqn"), SPACES, cpu).learns_from_replay
-    with pytest.raises(ConfigurationError, match="learns_from_replay is True; expected its factory to say the same"):
+    with pytest.raises(
+        ConfigurationError, match="learns_from_replay is True; expected the same attribute on its factory"
+    ):
         make_algorithm(settings_of(f"{HERE}:hides_that_it_replays"), SPACES, cpu)
 
 

@@ -224,7 +224,7 @@ def test_rejects_other_spaces_heads_and_checkpoints(tmp_path: Path):
         make_sac(False).load(tmp_path)
     state = make_sac(True).policy_state()
     for settings, message in (
-        ({"n_critics": 3}, "n_critics 2; expected 3, as of this run; set --sac.n-critics to that, or give the file"),
+        ({"n_critics": 3}, "n_critics 2; expected 3, as in this run; set --sac.n-critics to that value, or give"),
         ({"critic_layer_norm": True}, "critic_layer_norm False; expected True.*set --sac.critic-layer-norm"),
     ):
         with pytest.raises(ConfigurationError, match=message):

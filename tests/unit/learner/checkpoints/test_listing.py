@@ -91,5 +91,5 @@ def test_runs_are_found_at_any_depth_and_a_run_is_one(tmp_path: Path):
     paths = [make_run(tmp_path, name).path for name in ("a", "b/c", "b/d")]
     assert [run.path for run in find_runs(tmp_path)] == paths
     assert [run.path for run in find_runs(paths[0])] == paths[:1]
-    with pytest.raises(ConfigurationError, match="is no folder; expected one of runs, or a run"):
+    with pytest.raises(ConfigurationError, match="is not a folder; expected a run, or a folder of runs"):
         find_runs(tmp_path / "nowhere")

@@ -231,7 +231,7 @@ def test_settings_are_those_of_the_run(tmp_path):
         ConfigurationError, match=r"settings that this command does not know: actor_kind, .*the command that started it"
     ):
         ServingSettings.from_command_line("rollcast learner", ["--resume", str(tmp_path / "run")])
-    with pytest.raises(ConfigurationError, match=r"nowhere' is no run: there is no such folder; expected"):
+    with pytest.raises(ConfigurationError, match=r"nowhere' is not a run: the folder does not exist; expected"):
         resumed(tmp_path / "nowhere")
 
 
@@ -285,7 +285,7 @@ def test_a_run_goes_on_with_changed_settings_and_keeps_their_history(tmp_path, a
         assert (holder_before[last], holder_after[last]) == (old, new)
         assert any(f"{name} {old} -> {new}" in line for line in said)
     assert after["limits"]["max_connections"] == 77, "what is not given stays the run's"
-    assert any("other bits" in line for line in said), "checkpoints by updates had promised the same bits"
+    assert any("not bit-identical" in line for line in said), "checkpoints by updates had promised the same bits"
     train(resumed(run_dir, "--total-steps", "700", "--log-level", "ERROR"), n_casts=2)
     history = RunDirectory(run_dir).read_history()
     assert [set(entry["changed"]) for entry in history][1:] == [{"log_level", "total_steps"}]

@@ -63,6 +63,6 @@ def test_lossy_output_warns_once_and_drops_what_comes_after(unread, caplog):
     for line in ("one", "two", "three"):
         print_line(output, line)
     (record,) = caplog.records
-    expected = "the output of this command is lost from here on, and the command continues: "
+    expected = "the output of this command is lost from now on, and the command continues: "
     assert record.getMessage().startswith(expected)
     assert output.isatty() is False, "in all else it is the output"

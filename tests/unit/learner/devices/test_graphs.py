@@ -281,7 +281,7 @@ def test_shapes_that_never_settle_end_the_capturing_with_one_warning(caplog):
     assert len(graphs) == MAX_GRAPHS
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [
-        "updates run without CUDA graphs from here on, which is slower and as right: batches came in more than "
+        "updates run without CUDA graphs from now on, which is slower but equally correct: batches have more than "
         f"{MAX_GRAPHS} shapes"
     ]
     assert algorithm.n_updates == MAX_GRAPHS + 3

@@ -56,7 +56,7 @@ def test_a_full_disk_is_told_with_what_is_free_and_what_is_needed(folder: Path, 
         append(log, make_rollout())
     assert str(refused.value).startswith(f"the write-ahead log {folder} cannot take ")
     assert "No space left on device; expected " in str(refused.value)
-    assert "bytes free on its disk for a segment of the log, and 0 are; free some space, or choose a --run-dir" in str(
+    assert "bytes free on its disk for a segment of the log, not 0; free some space, or choose a --run-dir" in str(
         refused.value
     )
     disk.free()

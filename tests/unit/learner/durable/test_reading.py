@@ -124,7 +124,7 @@ def test_finds_damage_in_an_earlier_segment_when_it_hands_it_out(tmp_path: Path,
     content[whole[0] - 5] ^= 1
     first.write_bytes(bytes(content))
     assert sequences(tmp_path) == [2, 3]
-    assert "rollout 1 of actor 'a', incarnation 1, cannot be recovered: it does not fit its digest" in caplog.text
+    assert "rollout 1 of actor 'a', incarnation 1, cannot be recovered: it does not match its digest" in caplog.text
 
 
 def test_refuses_rollouts_of_other_spaces_or_length(tmp_path: Path):

@@ -106,6 +106,7 @@ def test_the_trainers_wait_for_the_buffer_is_told_with_the_numbers(monkeypatch: 
             return play(*args, **kwargs)
 
         monkeypatch.setattr(source.actors, "next_slice", next_slice)
+        assert source.metrics()["replay/sample_wait_s"] == 0
         source.next("cpu")
         assert [reason for reason, _ in told] == [
             f"the replay buffer: a sample of 16 waits for {40 - size} entries: {size} of 40, and so for rollouts"
@@ -162,6 +163,7 @@ def test_without_a_limit_there_is_no_band_to_write():
     with make_source() as source:
         source.next("cpu")
         assert "replay/max_diff" not in source.metrics()
+        assert source.metrics()["replay/insert_wait_s"] == 0
         assert source.replay_status().max_diff == math.inf
 
 
@@ -198,7 +200,7 @@ def test_wait_for_a_buffer_that_nothing_enters_ends_by_the_deadline(monkeypatch:
     with make_source() as source:
         monkeypatch.setattr(source.buffers[FLAT_SUBSTEP], "insert", lambda rollout, **options: 0)
         source.actors.collect_timeout_s = 0.05
-        with pytest.raises(CollectTimeoutError, match=r"neither an entry in nor a batch out.*0 of 40"):
+        with pytest.raises(CollectTimeoutError, match=r"neither taken an entry nor given a batch.*0 of 40"):
             source.next("cpu")
 
 

@@ -106,5 +106,5 @@ def test_a_folder_has_records_settings_and_perhaps_a_policy(tmp_path: Path):
     run.metrics_path.write_text('{"time": 1.0, "env_steps": 8, "train/episodes": 12}\n{"time": 2.0, "env_st')
     assert read_run(run).episodes == 12
     assert read_run(run).setting("discount") == 0.9
-    with pytest.raises(ConfigurationError, match="is no run"):
+    with pytest.raises(ConfigurationError, match="is not a run"):
         read_run(RunDirectory(tmp_path / "nowhere"))

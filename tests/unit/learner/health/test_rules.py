@@ -103,6 +103,24 @@ def test_each_rule_finds_its_own_in_long_runs_only(rule: str, unhealthy: dict[st
     assert rules_of(run_of(records(8, **HEALTHY | unhealthy, train__episodes=9, episode_count__epoch=1))) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "factor", "found"),
+    [
+        # equal rewards of rollouts of one step have a standard deviation of 0
+        ({"ppo.normalize_rewards": True}, 1e4, False),
+        ({"ppo.normalize_rewards": True, "ppo.reward_scale": 20.0}, 20e4, True),
+        ({"ppo.reward_clip": "unit"}, 99.0, False),
+        ({"ppo.reward_clip": "unit"}, 101.0, True),
+        ({"ppo.reward_clip": "soft_asymmetric"}, 19.0, False),
+        ({"algorithm": "dqn", "replay.reward_clip": "unit"}, 99.0, False),
+        ({"algorithm": "dqn", "replay.reward_clip": "none"}, 99.0, True),
+    ],
+)
+def test_rewards_are_judged_as_they_are_clipped(settings: dict[str, Any], factor: float, found: bool):
+    rows = records(ppo__reward_factor=factor, episode_return__mean=20_000.0)
+    assert ("reward-scale" in rules_of(run_of(rows, {**SETTINGS, **settings}))) is found
+
+
 SLOW: dict[str, Any] = {"speed__env_steps_per_second": 20.0, "speed__waiting_fraction": 0.97}
 
 
@@ -263,9 +281,26 @@ def test_observations_with_large_bounds_are_to_be_normalised():
         assert found(space) == []
 
 
+def test_observations_without_bounds_are_judged_by_those_of_the_first_batch_until_returns_rise():
+    unbounded = {"0": SubstepSpaces(observation=spaces.Box(-np.inf, np.inf, (3,)), action=spaces.Discrete(2))}
+
+    def found(size: float, space: dict[str, SubstepSpaces] = unbounded, **tags: Any) -> list[str]:
+        rows = records(**HEALTHY | tags)
+        # The later records have no such value.
+        rows[0]["train/observation_size"] = size
+        return [one.what for one in find(run_of(rows, spaces_=space)) if one.rule == "observation-scale"]
+
+    (what,) = found(2500.0)
+    assert what.startswith("observations of the first batch have a size of 2,500, where about 1 is best")
+    assert found(90.0) == found(float("inf")) == []
+    assert found(2500.0, train__mean_return=lambda i: 20.0 + 5 * i) == [], "it has learnt"
+    bounded = {"0": SubstepSpaces(observation=spaces.Box(-1e4, 1e4, (3,)), action=spaces.Discrete(2))}
+    assert len(found(2500.0, bounded)) == 1, "once"
+
+
 def test_most_evaluations_skipped():
     (finding,) = evaluator_skips(3, 4)
-    assert finding.what.startswith("4 policies were due and not evaluated, 3 were")
+    assert finding.what.startswith("4 due policies were not evaluated, 3 were")
     assert list(evaluator_skips(4, 4)) == []
 
 

@@ -43,7 +43,7 @@ def test_an_actor_is_sent_to_the_rank_that_had_it_however_many_are_there():
 def test_an_actor_that_comes_back_and_that_no_rank_knows_is_divided_anew_once_all_serve():
     texts: dict[str, str] = {}
     first, second = (RankAssignment(BoardInMemory(rank, 2, texts)) for rank in range(2))
-    with pytest.raises(NotReadyError, match="ranks of this run, one of which may know this actor, are starting"):
+    with pytest.raises(NotReadyError, match="a rank of this run that may know this actor is starting"):
         first.elsewhere(offer("known", incarnation=2), 0)
     second.took("known")
     first.serve_at(["host:0", "host:1"])

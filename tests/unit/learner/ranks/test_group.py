@@ -54,15 +54,15 @@ def test_ranks_gather_in_their_order_and_have_what_rank_0_has():
             "die",
             [
                 "RankLostError: rank 0 of 2 waited",
-                "for the second sum: rank 1 does not answer any more, and was last at: ",
+                "for the second sum: rank 1 no longer answers; it last reported: ",
             ],
         ),
-        ("stay away", ["rank 1 has not come, and is at: thinking, after 7 updates"]),
+        ("stay away", ["rank 1 has not arrived; it reports: thinking, after 7 updates"]),
         (
             "raise",
             [
                 "for the second sum: rank 1 has ended: ConfigurationError: a wrong number; expected another",
-                "it was last at: thinking, after 7 updates",
+                "it last reported: thinking, after 7 updates",
             ],
         ),
     ],
@@ -82,7 +82,7 @@ def test_a_rank_that_hangs_is_named_after_the_deadline_and_finds_the_store_gone(
     with ranks("hang") as (first, second):
         code, output = outcome(first)
         assert code == 1
-        assert "for the second sum: rank 1 does not answer any more" in output
+        assert "for the second sum: rank 1 no longer answers" in output
         assert "within 4 s (--ranks.timeout-s)" in output
         second.send_signal(signal.SIGCONT)
         code, output = outcome(second)
@@ -100,13 +100,13 @@ def test_a_rank_that_does_not_connect_its_device_is_named():
     with ranks("freeze before they are connected on gpus") as (first, _):
         code, output = outcome(first)
         assert code == 1
-        assert " s for the connection of all devices: rank 1 does not answer any more" in output
+        assert " s for the connection of all devices: rank 1 no longer answers" in output
 
 
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("freeze on gpus", "rank 1 does not answer any more, and was last at: "),
+        ("freeze on gpus", "rank 1 no longer answers; it last reported: "),
         ("raise on gpus", "rank 1 has ended: ConfigurationError: a wrong number; expected another; take it"),
     ],
 )
@@ -146,7 +146,9 @@ def test_a_rank_that_was_never_started_is_named():
     with ranks("add", only=0) as (first,):
         code, output = outcome(first)
         assert code == 1
-        assert "s for the settings of every rank, and rank 1 has never answered; expected it within 4 s" in output
+        assert (
+            "s for the settings of every rank, and rank 1 has never answered; expected all ranks within 4 s" in output
+        )
 
 
 def test_auto_takes_gloo_on_the_cpu_and_nccl_is_refused_there():

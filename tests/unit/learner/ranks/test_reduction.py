@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from rollcast.learner.ranks.reduction import ALONE, RankReduction
 from tests.accelerator import Accelerator
 from tests.processes import environment, free_port
-from tests.rank_updates import CASES, N_UPDATES, W, alone, batch_of, learn, together
+from tests.rank_updates import CASES, W, learn, learn_alone
 from tests.unit.learner.ranks.boards import BoardInMemory
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def of_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_ranks_make_the_same_updates_as_one_learner_with_both_batches(name, of_ranks):
     case = CASES[name]
     torch.set_num_threads(1)
-    expected = learn(alone(case), (together([batch_of(case, i, r) for r in range(W)]) for i in range(N_UPDATES)))
+    expected = learn_alone(case)
     before = learn(case.make(), iter(()))
     moved = 0.0
     results = [load_file(of_ranks / f"{name}-{rank}.safetensors") for rank in range(W)]

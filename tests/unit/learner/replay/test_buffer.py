@@ -61,9 +61,9 @@ def test_error_of_too_large_batch_names_both_sizes():
     with pytest.raises(NotReadyError, match="a sample of 2 waits for 2 entries: 0 of 2"):
         buffer.sample(2)
     buffer.insert(played())
-    with pytest.raises(InvalidInputError, match="a batch of 9 was asked of a replay buffer that holds 8 entries"):
+    with pytest.raises(InvalidInputError, match="a batch of 9 was requested from a replay buffer that holds 8 entries"):
         buffer.sample(9)
-    with pytest.raises(InvalidInputError, match=r"a batch of 41 .* expected from 1 to 40"):
+    with pytest.raises(InvalidInputError, match=r"a batch of 41 .* expected 1 to 40"):
         buffer.sample(41)
     with pytest.raises(InvalidInputError, match="a batch of 0 "):
         buffer.sample(0)
@@ -132,9 +132,9 @@ def test_limiter_blocks_both_sides_with_a_reason():
     with pytest.raises(NotReadyError, match="a sample of 2 waits for insertions"):
         buffer.sample(2)
     assert buffer.insert(played(), timeout_s=5) == 8
-    with pytest.raises(LimitExceededError, match="makes 20 entries; expected at most 8"):
+    with pytest.raises(LimitExceededError, match="has 20 entries; expected at most 8"):
         buffer.insert(played(World(n_steps=T, has_reset_rows=False, n_envs=5)))
-    with pytest.raises(InvalidInputError, match=r"a batch of 3 .* expected from 1 to 2"):
+    with pytest.raises(InvalidInputError, match=r"a batch of 3 .* expected 1 to 2"):
         buffer.sample(3)
 
 

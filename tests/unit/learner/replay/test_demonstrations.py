@@ -100,7 +100,7 @@ def test_demonstrations_that_begin_in_the_middle_are_told(tmp_path: Path, caplog
         for rollout in list(played(12))[1:]:
             writer.append(rollout)
     load(demo_buffer(frame_stack=3), path)
-    assert "has 1 rollouts that follow no other, and that bring fewer than the 2 frames before them" in caplog.text
+    assert "has 1 rollouts without a previous rollout, and with fewer than the 2 earlier frames" in caplog.text
 
 
 def test_every_demonstrated_step_enters_the_moments_once(tmp_path: Path):
@@ -200,7 +200,7 @@ class TestRolloutsOfAnotherLength:
         buffer = demo_buffer(entry="rollouts", min_size=16, capacity=100)
         load(buffer, record(tmp_path / "demo", 3, n_steps=7))
         assert buffer.size == 2 * (21 // T)
-        assert "no multiple of 4 steps: 2 steps at their ends are dropped" in caplog.text
+        assert "not a multiple of 4 steps: 2 steps at their ends are dropped" in caplog.text
 
 
 class TestWhatIsRefused:
@@ -208,7 +208,7 @@ class TestWhatIsRefused:
         path = record(tmp_path / "demo", 20)
         path.write_bytes(path.read_bytes()[:-1])
         buffer = demo_buffer(**LIMITED)
-        with pytest.raises(RecordingError, match=r"rollout 20, at byte .*the 19 rollouts before it are whole"):
+        with pytest.raises(RecordingError, match=r"rollout 20, at byte .*the 19 rollouts before it are complete"):
             load(buffer, path)
         info = buffer.info()
         assert (info.size, info.inserted, info.limiter.difference) == (0, 0, 0)

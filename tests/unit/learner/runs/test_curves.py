@@ -67,5 +67,5 @@ def test_runs_that_differ_in_their_seed_only_are_alike(tmp_path: Path):
 
 
 def test_folder_that_is_no_run_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match="is no run: there is no such folder"):
+    with pytest.raises(ConfigurationError, match="is not a run: the folder does not exist"):
         alike([RunDirectory(tmp_path / "nowhere")])

@@ -99,7 +99,7 @@ def test_records_of_what_a_resumed_run_goes_on_without_are_dropped(run):
 def test_one_process_at_a_time_trains_in_it(run):
     with run.locked():
         with pytest.raises(
-            ConfigurationError, match=r"another process trains in .*one; expected one at a time; stop it"
+            ConfigurationError, match=r"another process trains in .*one; expected one process at a time; stop it"
         ):
             with RunDirectory(run.path).locked():
                 pass

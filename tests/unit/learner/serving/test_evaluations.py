@@ -90,7 +90,9 @@ def test_evaluator_gets_the_next_policy_once_it_has_reported_and_skips_to_the_ne
     join(desk)
     evaluator = Subscribed(desk)
     assert evaluator.version() is None, "none is due"
-    with pytest.raises(InvalidInputError, match="version 9 of the policy; expected none, until it is given one"):
+    with pytest.raises(
+        InvalidInputError, match="version 9 of the policy; expected no report, because it has no policy"
+    ):
         desk.report(report(9))
     due(desk, 3)
     assert evaluator.version() == 3
@@ -182,7 +184,7 @@ def test_process_that_was_replaced_is_refused():
 def test_process_that_was_replaced_does_not_take_its_name_back():
     desk = evaluations()
     assert (join(desk, nonce=1), join(desk, nonce=2)) == (1, 2)
-    with pytest.raises(ActorReplacedError, match="another process has joined as evaluator 'e' since this one did"):
+    with pytest.raises(ActorReplacedError, match="another process has joined as evaluator 'e' since this process did"):
         join(desk, nonce=1, incarnation=1)
     assert join(desk, nonce=2, incarnation=2) == 2, "the newer one is left in peace"
 

@@ -124,7 +124,9 @@ def test_an_actor_of_auto_plays_every_network_that_needs_no_import(trained: str,
     if fits:
         assert intake.join(offer(network=started_with)).incarnation == 1
     else:
-        with pytest.raises(ProtocolMismatchError, match=f"--network '{started_with}', the learner trains '{trained}'"):
+        with pytest.raises(
+            ProtocolMismatchError, match=f"--network '{started_with}', and the learner trains '{trained}'"
+        ):
             intake.join(offer(network=started_with))
 
 

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import functools
 import json
 import math
@@ -207,7 +208,7 @@ def test_a_process_that_was_replaced_does_not_come_back():
 def test_a_learner_without_memory_takes_the_newer_of_two_processes_of_a_name_whichever_comes_first():
     registry = make_registry()
     newer = registry.join(offer("a", 2, incarnation=2, acknowledged_sequence=5))
-    with pytest.raises(ActorReplacedError, match="since this one did"):
+    with pytest.raises(ActorReplacedError, match="since this process did"):
         registry.join(offer("a", 1, incarnation=1, acknowledged_sequence=9))
     assert registry.join(offer("a", 2, incarnation=2)) is newer
 
@@ -215,7 +216,7 @@ def test_a_learner_without_memory_takes_the_newer_of_two_processes_of_a_name_whi
     registry.join(offer("a", 1, incarnation=1, acknowledged_sequence=9))
     newer = registry.join(offer("a", 3, incarnation=3, acknowledged_sequence=5))
     assert (newer.incarnation, newer.acknowledged_sequence) == (3, 5), "it goes on with its own counts"
-    with pytest.raises(ActorReplacedError, match="since this one did"):
+    with pytest.raises(ActorReplacedError, match="since this process did"):
         registry.join(offer("a", 1, incarnation=1, acknowledged_sequence=9))
 
 
@@ -239,6 +240,20 @@ def test_infos_tell_what_happened():
     assert (info.rollouts, info.env_steps, info.policy_version) == (1, 6, 5)
     assert info.state is ActorState.FAILED
     assert info.last_error == "ValueError: boom (environment seed 9)"
+
+
+def test_a_traceback_is_told_by_the_stream_of_its_actor_or_at_the_end_of_its_process():
+    registry = make_registry()
+    streaming(registry, "a", 1)
+    record = registry.join(offer("a", 1))
+    failure = ActorFailure(exception_type="ValueError", message="no licence", traceback="where")
+    assert registry.failed(record, failure) == "\nwhere"
+    # the frames of its process are around those of its stream
+    assert registry.lost("a", "no licence", dataclasses.replace(failure, traceback="main\nwhere")) is None
+    later = dataclasses.replace(failure, message="no display", traceback="elsewhere")
+    assert registry.lost("a", "no display", later) == "\nelsewhere"
+    assert registry.lost("never joined", "no display", later) == " ValueError, with the same traceback as before"
+    assert registry.lost("a", "killed") is None
 
 
 def test_reserved_names_have_their_slots_whoever_joins_first():

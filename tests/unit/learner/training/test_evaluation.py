@@ -6,16 +6,21 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+import torch
 
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.playing.evaluate import summarize
 from rollcast.learner.actors.sequential import SequentialDistributedActors
-from rollcast.learner.experience.experience import Experience
+from rollcast.learner.algorithms.impala import Impala
+from rollcast.learner.algorithms.impala_settings import ImpalaSettings
+from rollcast.learner.experience.experience import Experience, FreshExperience
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.history.run_history import RunHistory
-from rollcast.learner.serving.evaluations import EvaluatedPolicy, EvaluationResult
+from rollcast.learner.serving.evaluations import EvaluatedPolicy, EvaluationResult, EvaluatorsInfo
+from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.evaluation import TrainingEvaluation
-from rollcast.learner.training.schedule import EvaluationSchedule
+from rollcast.learner.training.schedule import EvaluationSchedule, TrainingSchedule
+from rollcast.learner.training.trainer import Trainer
 from rollcast.services.history.history import EventSeverity
 from rollcast.services.joining.evaluation import EvaluationActions
 from rollcast.services.policies.policies import PolicyState
@@ -44,6 +49,18 @@ class Offered(SequentialDistributedActors):
     def take_evaluations(self) -> Sequence[EvaluationResult]:
         taken, self.results = self.results, []
         return taken
+
+
+class Late(Offered):
+    """Actors whose evaluator has a report for whoever has seen it at work."""
+
+    @property
+    def evaluators(self) -> EvaluatorsInfo:
+        is_at_work = not self.results
+        policy = EvaluatedPolicy(version=1, env_steps=2, state={})
+        played = {EvaluationActions.LIKELIEST: summarize((15.0,), (5,))}
+        self.results = [EvaluationResult(policy=policy, played=played, seconds=1.5)]
+        return EvaluatorsInfo(n_pending=int(is_at_work))
 
 
 class Training:
@@ -125,6 +142,20 @@ def test_interval_in_seconds_begins_with_training(monkeypatch: pytest.MonkeyPatc
     now = 111.0
     training.update(2)
     assert training.actors.offered == [(3, 20), (5, 40)]
+
+
+def test_run_out_of_steps_waits_for_the_evaluation_under_way():
+    actors, evaluation = Late(), EvaluationSchedule(interval_s=None, interval_steps=1)
+    trainer = Trainer(
+        FreshExperience(actors),
+        Impala(actors.policy.spaces, actors.policy.spec, ImpalaSettings()),
+        TrainingControl(algorithm="impala", run_dir=None),
+        TrainingSchedule(total_steps=1, stop_return=15.0, evaluation=evaluation),
+        device=torch.device("cpu"),
+    )
+    summary = trainer.run()
+    assert actors.offered == [(1, 2)]
+    assert (summary.updates, summary.evaluations, summary.solved) == (1, 1, True)
 
 
 def test_policy_that_was_evaluated_is_not_evaluated_again():

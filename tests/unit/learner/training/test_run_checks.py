@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 
 from rollcast.learner.devices.choice import choose_device
 from rollcast.learner.settings.train import TrainSettings
@@ -38,6 +39,13 @@ def check(algorithm: str, options: str, spaces=SPACES) -> None:
         check_one(settings, made)
 
 
+def test_cuda_is_refused_without_a_cuda_device_and_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto").type == "cpu"
+    with pytest.raises(ConfigurationError, match="'cuda', but torch finds no CUDA device here; use --device cpu"):
+        choose_device("cuda")
+
+
 @pytest.mark.parametrize(
     ("algorithm", "options", "message"),
     [
@@ -69,7 +77,7 @@ def check(algorithm: str, options: str, spaces=SPACES) -> None:
         # actors that no limiter would let play
         (OWN_DQN, SEQUENTIAL, r"--actor-kind sequential .* without --replay.samples-per-insert"),
         # batches ahead where nothing comes ahead
-        ("ppo", "--batch-ahead on", "--algorithm ppo, which learns from the newest policy's rollouts only.*; choose"),
+        ("ppo", "--batch-ahead on", "--algorithm ppo, which learns only from the newest policy's rollouts.*; choose"),
         ("dqn", "--batch-ahead on", "--algorithm dqn, which draws its batches from a replay buffer.*; choose"),
         ("impala", "--batch-ahead on --deterministic", "on with --deterministic: actors play in step.*; choose"),
         ("impala", f"--batch-ahead on {SEQUENTIAL}", f"on with {SEQUENTIAL}: actors do not play while.*; choose"),
@@ -189,7 +197,7 @@ def test_evaluation_decides_the_end_unless_the_clock_would(options: str, decides
     ("options", "message"),
     [
         ("--eval-actions both", "with --eval-actions both; expected likeliest or drawn"),
-        ("--hidden-sizes 3000,3000", r"a policy of 36,[0-9,]+ bytes; expected at most 27: they are sent together"),
+        ("--hidden-sizes 3000,3000", r"a policy of 36,[0-9,]+ bytes; expected at most 27: all are sent together"),
     ],
 )
 @pytest.mark.slow
@@ -202,6 +210,13 @@ def test_rejects_opponents_that_cannot_be(options: str, message: str):
 
 def check_free(options: str, *, is_first: bool = True) -> None:
     check_places(settings_of(options), is_first=is_first)
+
+
+def test_rejects_a_summary_that_could_not_be_written_at_the_end(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="--summary-json: there is no folder 'nowhere'; expected an existing"):
+        check_free("--summary-json nowhere/s.json")
+    with pytest.raises(ConfigurationError, match=r"--summary-json: .* is a folder; expected a file"):
+        check_free(f"--summary-json {tmp_path}")
 
 
 @pytest.mark.parametrize("option", ["--address", "--metrics-address"])

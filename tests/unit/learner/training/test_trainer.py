@@ -101,6 +101,23 @@ def test_a_record_counts_the_episodes_that_were_dropped():
     assert counts[-1] > 4
 
 
+def test_the_first_record_alone_has_the_size_of_observations():
+    kept, seen = KeptMetrics(), []
+
+    class Seen(FreshExperience):
+        def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
+            experience = super().next(learner_device, progress=progress)
+            (columns,) = experience.batch.substeps.values()
+            seen.append(columns.observation[""].abs().mean((0, 1)).max().item())
+            return experience
+
+    trainer_of(Seen(make_actors("sequential")), writers=[kept]).run()
+    sizes = [record["train/observation_size"] for record in kept.records if "train/observation_size" in record]
+    assert sizes == seen[:1]
+    assert "train/observation_size" in kept.records[0]
+    assert sizes[0] > 0
+
+
 def test_records_and_status_have_the_lag_since_the_record_before():
     class Lagging(FreshExperience):
         """The first batch is old, and was waited for."""

@@ -64,7 +64,7 @@ CALLS = {
 def test_a_call_that_begins_when_another_thread_has_closed_the_client_is_reported(call):
     client = RelayClient("127.0.0.1:1", timeout_s=2)
     client.close()
-    with pytest.raises(LearnerUnreachableError, match=r"127\.0\.0\.1:1 has been closed here"):
+    with pytest.raises(LearnerUnreachableError, match=r"127\.0\.0\.1:1 has been closed on this side"):
         CALLS[call](client)
 
 

@@ -133,7 +133,7 @@ class TestTurns:
     def test_must_not_come_before_the_actions_of_the_last(self):
         stream = stream_of()
         stream.turns(turns(turn()))
-        with pytest.raises(InvalidTurnError, match="client 'game', environment 0: a turn came before the actions"):
+        with pytest.raises(InvalidTurnError, match="client 'game', environment 0: a turn arrived before the actions"):
             stream.turns(turns(turn()))
 
     def test_an_empty_message_is_refused(self):
@@ -179,7 +179,7 @@ class TestEnds:
         for number in range(128):
             names.statistic(f"value {number}", "another client")
         stream = acting(names=names)
-        with pytest.raises(LimitExceededError, match="'score' is one more name") as refused:
+        with pytest.raises(LimitExceededError, match="'score' exceeds the") as refused:
             stream.turns(turns(turn(agent(TERMINATED), score=1.0)))
         assert refused.value.limit == "max_episode_value_names"
 

@@ -66,7 +66,7 @@ def test_offer_and_agreement_come_back(offered: dict[str, object], agreed: dict[
 
 def test_evaluator_refuses_learner_that_takes_it_for_an_actor():
     offer = dataclasses.replace(OFFER, role=ActorRole.EVALUATE)
-    with pytest.raises(ProtocolMismatchError, match=r"takes evaluator 'a-1.x_Y' for an actor; expected a learner that"):
+    with pytest.raises(ProtocolMismatchError, match=r"treats evaluator 'a-1.x_Y' as an actor; expected a learner that"):
         join_agreement_from_proto(join_agreement_to_proto(AGREEMENT), offer)
 
 
@@ -138,8 +138,12 @@ UNNAMED = "which offered ''; expected"
         ({}, {"activity_interval_s": 0.01}, r"report of the time every 0\.01 s; expected 0\.1 to 3600"),
         ({}, {"activity_interval_s": float("nan")}, "every nan s"),
         ({}, {"policy": PolicySpec(hidden_sizes=(1,) * 1000)}, "1000 hidden layers"),
-        ({}, {"n_envs": 4}, "agreed to 4 environments for actor 'a-1.x_Y', which offered 3; expected what was offered"),
-        ({"n_envs": 0}, {"n_envs": 0}, "agreed to 0 environments for actor 'a-1.x_Y', which offered as many as it wa"),
+        (
+            {},
+            {"n_envs": 4},
+            "agreed to 4 environments for actor 'a-1.x_Y', which offered 3; expected the offered number",
+        ),
+        ({"n_envs": 0}, {"n_envs": 0}, "agreed to 0 environments for actor 'a-1.x_Y', which offered any number"),
         ({"n_envs": 0}, {"n_envs": 65537}, "agreed to 65537 .* or 1 to 65536"),
         ({"actor_id": ""}, {"actor_id": "a b"}, UNNAMED),
         ({"actor_id": ""}, {"actor_id": "\x1b[2J"}, UNNAMED),

@@ -168,7 +168,7 @@ def test_stream_that_ends_while_waiting_raises(stream):
     room = BytesInFlight(limits())
     first = stream(room)
     first.hold(10, completes=True)
-    with pytest.raises(NotReadyError, match=r"b waited.*send it again"):
+    with pytest.raises(NotReadyError, match=r"b waited.*send the rollout again"):
         stream(room, "b", is_active=lambda: False).hold(1, completes=True)
     assert (room.n_bytes, room.n_waiting) == (10, 0)
     first.give_back()

@@ -74,7 +74,7 @@ def test_an_address_is_free_again_after_close():
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("unix:/tmp/metrics", "the address 'unix:/tmp/metrics' is a socket of a file; expected host:port"),
+        ("unix:/tmp/metrics", "the address 'unix:/tmp/metrics' is a unix socket; expected host:port"),
         ("9100", "the address '9100' cannot be used; expected 'host:port'"),
         ("192.0.2.1:0", "the address '192.0.2.1:0' cannot be bound"),
     ],

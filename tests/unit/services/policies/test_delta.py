@@ -36,7 +36,7 @@ ZEROS = bytes(1 << 20)
             encode_delta(b"x" * 8, None),
             b"y" * 9,
             8,
-            "has 8 bytes; expected 9, as the version that it is the difference",
+            "has 8 bytes; expected 9, the size of its base version",
         ),
         (encode_delta(b"x" * 8, None), None, 9, "compressed from 8 bytes; expected 9"),
         (encode_delta(ZEROS, None), ZEROS[:-4], len(ZEROS) - 4, "compressed from 1048576 bytes; expected 1048572"),

@@ -137,7 +137,7 @@ def test_damaged_delta_is_told_and_the_stream_goes_on_with_a_whole_one(learner, 
     assert version == 2
     np.testing.assert_array_equal(state["w"], weights(2)["w"])
     assert "policy 2" in caplog.text
-    assert "it is asked for again, without a base" in caplog.text
+    assert "requesting it again, without a base" in caplog.text
     learner.source.publish(3, weights(3))
     assert next(policies)[0] == 3
     policies.close()
@@ -171,13 +171,13 @@ def test_learner_whose_deltas_never_decode_is_asked_for_whole_files(learner, cli
     policies.close()
     assert len(learner.source.subscribed) == 4
     assert caplog.text.count("without a base") == 2
-    assert caplog.text.count("as whole files from here on") == 1
+    assert caplog.text.count("requesting whole files from now on") == 1
 
 
 def test_learner_that_sends_deltas_which_were_not_asked_for_is_given_up(learner, client, caplog):
     encoded = never_decoded(1, b"")
     learner.source.encoded = SpoiltPolicy(encoded, whole=encoded.delta(None), delta={b"": encoded.delta(None)})
-    with pytest.raises(InvalidTensorError, match=r"policy 1 has digest .* once it is decoded"):
+    with pytest.raises(InvalidTensorError, match=r"policy 1 has digest .* after decoding"):
         list(client.subscribe_policy(assembler=PolicyAssembler(encodings=DELTA)))
     assert len(learner.source.subscribed) == 4
 

@@ -134,9 +134,9 @@ def test_file_whose_digest_has_lost_its_name_is_not_taken_for_an_old_one(tmp_pat
 
 
 def test_names_the_policies_that_a_run_does_have(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match=r"policy_best.safetensors does not exist; .* holds no policy"):
+    with pytest.raises(ConfigurationError, match=r"policy_best.safetensors does not exist; .* has no policy"):
         read_run_policy(tmp_path, "best")
     write(tmp_path / "policy_last.safetensors", saved_policy())
-    with pytest.raises(ConfigurationError, match=r"holds \['policy_last.safetensors'\]"):
+    with pytest.raises(ConfigurationError, match=r"has \['policy_last.safetensors'\]"):
         read_run_policy(tmp_path, "best")
     assert read_run_policy(tmp_path, "last").policy_version == 12

@@ -106,7 +106,7 @@ ONE = np.zeros((1, 4), np.float32)
                 ({"": np.zeros((1, 3, 4), np.float32)}, 3, r"has shape \[1, 3, 4\]; expected \[1, 2, 4\]"),
                 ({"": np.zeros((1, 2, 4))}, 3, "has dtype float64; expected float32"),
                 ({"": np.full((1, 2, 4), np.nan, np.float32)}, 3, r"holds nan at \(n, k\) = \(0, 0\)"),
-                ({"": np.zeros((1, 2, 4), np.float32)}, 1, "expected none, because the policy sees single frames"),
+                ({"": np.zeros((1, 2, 4), np.float32)}, 1, "expected none, because the policy takes single frames"),
                 ({"other": np.zeros((1, 2, 4), np.float32)}, 3, r"previous_observation has 1 leaves, \['other'\]"),
             )
         ),

@@ -32,7 +32,7 @@ def test_what_comes_too_often_is_left_out_and_counted(log):
     assert log.lines == [f"actor {number} was lost" for number in range(100)]
     log.now = 2.0
     log.say(1)
-    assert log.lines[100:] == ["actor 0 was lost (and 9,900 such lines that were left out)"]
+    assert log.lines[100:] == ["actor 0 was lost (and 9,900 such lines omitted)"]
     log.say(1)
     assert log.lines[101:] == ["actor 0 was lost"]
 

@@ -43,7 +43,7 @@ def test_rejects_batch_of_another_size(n_entries):
 def test_rejects_parts_of_different_batches():
     first = example_batch(n_entries=2)
     for other in (example_batch(n_steps=2), example_batch(log_prob=False)):
-        with pytest.raises(InvalidTensorError, match="other columns or another T"):
+        with pytest.raises(InvalidTensorError, match="different columns or a different T"):
             decode(as_parts([first, other.entries(0, 3)]))
 
 

@@ -151,7 +151,7 @@ class TestFilesThatAreNotWhole:
                 assert str(error).startswith(f"{path}: rollout {n_whole + 1}, at byte {borders[n_whole + 1]}: ")
                 assert "cut off" in str(error)
                 if n_whole:
-                    assert f"the {n_whole} rollouts before it are whole" in str(error)
+                    assert f"the {n_whole} rollouts before it are complete" in str(error)
                     assert f"`head -c {borders[n_whole + 1]} {path} > NEW`" in str(error)
 
     @pytest.mark.parametrize("path", ["missing", "."])
@@ -274,7 +274,7 @@ class TestFilesThatDoNotFit:
         assert n_read == 3
         assert isinstance(error, RecordingError)
         assert f"demo: rollout 4, at byte {len(whole)}: " in str(error)
-        assert "the 3 rollouts before it are whole" in str(error)
+        assert "the 3 rollouts before it are complete" in str(error)
 
 
 class TestWriter:

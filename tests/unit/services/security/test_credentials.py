@@ -41,7 +41,7 @@ def test_replaced_files_affect_new_connections_only(keys, caplog):
         replace(keys, "server.pem")
         with client_of(keys, "first", learner.address) as client:
             assert client.status().env_steps == 12
-        assert "the certificate stays as it was" in caplog.text
+        assert "the old certificate stays in use" in caplog.text
 
         replace(keys, "server.key", "ca.pem", "tokens")
         with client_of(keys, "second", learner.address) as client:

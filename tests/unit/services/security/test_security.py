@@ -82,7 +82,7 @@ class TestFilesOfALearner:
 class TestClients:
     def test_a_token_does_not_travel_in_the_open(self, keys):
         for security in (ClientSecurity(token=TOKEN), ClientSecurity(token_file=keys / "actor.token")):
-            with pytest.raises(ConfigurationError, match="a token would travel to 'learner:1' without TLS"):
+            with pytest.raises(ConfigurationError, match="a token would be sent to 'learner:1' without TLS"):
                 security.token_for("learner:1")
         assert ClientSecurity(token=TOKEN).token_for("localhost:1") == TOKEN
         assert ClientSecurity(token=TOKEN, insecure=True).token_for("learner:1") == TOKEN

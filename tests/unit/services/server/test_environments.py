@@ -140,7 +140,7 @@ def test_turns_before_the_welcome_are_refused():
     with served(sink) as (_, channel):
         error = Game(channel).say(hello()).say(turns(turn())).error()
     assert isinstance(error, MissingMessageError)
-    assert "before it was welcome" in str(error)
+    assert "before the server's welcome" in str(error)
 
 
 def test_bytes_that_are_no_message_are_refused():

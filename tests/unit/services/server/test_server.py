@@ -6,6 +6,8 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf import descriptor_pool
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from rollcast.services.client.channel import make_channel
@@ -18,7 +20,7 @@ from rollcast.services.errors import (
 )
 from rollcast.services.limits.limits import Limits
 from rollcast.services.server import server
-from rollcast.services.server.server import LEARNER_SERVICE, POLICY_SERVICE, ROLLOUT_SERVICE
+from rollcast.services.server.server import HISTORY_SERVICE, LEARNER_SERVICE, POLICY_SERVICE, ROLLOUT_SERVICE
 from tests.integration.learner_fakes import DEADLINE_S, offer, serve
 from tests.rollouts import make_rollout
 
@@ -50,12 +52,12 @@ def test_unknown_health_method_is_unimplemented(learner, caplog):
     assert caplog.records == []
 
 
-def test_reflection_knows_every_service(learner):
+def test_reflection_knows_every_service_that_is_served(learner):
+    """There are no replay buffers and no relays here."""
+    own = {ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE, HISTORY_SERVICE}
     with make_channel(learner.address) as connection:
         database = ProtoReflectionDescriptorDatabase(connection)
-        assert {ROLLOUT_SERVICE, POLICY_SERVICE, LEARNER_SERVICE, "grpc.health.v1.Health"} <= set(
-            database.get_services()
-        )
+        assert set(database.get_services()) == own | {health.SERVICE_NAME, reflection.SERVICE_NAME}
         pool = descriptor_pool.DescriptorPool(database)
         assert {m.name for m in pool.FindServiceByName(POLICY_SERVICE).methods} == {
             "GetPolicy",

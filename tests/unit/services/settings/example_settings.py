@@ -27,7 +27,7 @@ class Settings(ProcessSettings):
 
     seed: Annotated[int, Field(ge=0)] = Field(0, description="Where randomness comes from.")
     n_actors: int = Field(2, description="How many.")
-    stop_return: float | None = Field(None, description="When to stop.")
+    stop_return: float | None = Field(None, description="When to stop. Default: never.")
     sizes: tuple[int, ...] = Field((64, 64), description="Sizes.")
     env_kwargs: EntryPointKwargs = Field(default_factory=dict, description="Arguments.")
     deterministic: bool = Field(False, description="The same again.")

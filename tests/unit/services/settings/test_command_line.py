@@ -37,7 +37,11 @@ class TestCommandLine:
             (("--no-determinstic",), "--no-determinstic: there is no such option; did you mean --no-deterministic?"),
             (("--confg", "x"), "--confg: there is no such option; did you mean --config?"),
             (("-x",), "-x: there is no such option; --help-all lists all"),
-            (("3",), "'3' is one argument too many; expected options"),
+            (("3",), "'3' is an extra argument; expected options"),
+            (
+                ("--", "--seed", "3"),
+                "--: nothing after it is read as an option; expected options alone; leave out the --",
+            ),
             (("--seed",), "--seed: no value is given; expected one; write --seed VALUE, or --seed=VALUE if it begins"),
             (("--deterministic=1",), "--deterministic: a value is given; expected none; write --deterministic"),
             (("--env-kwargs", "{"), "--env-kwargs: '{' is not valid: not JSON (Expecting property name"),

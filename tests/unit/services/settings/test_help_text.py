@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tests.unit.services.settings.example_settings import Positional, read
+from rollcast.services.settings.help_text import HelpScope, help_text
+from tests.unit.services.settings.example_settings import Positional, Settings, read
 
 
 class TestHelp:
@@ -40,6 +41,14 @@ class TestHelp:
         text = capsys.readouterr().out
         assert text.startswith("usage: rollcast try [options] RUN_DIR\n")
         assert "--help-all" not in text
+
+    def test_shows_one_default(self):
+        def shown(**defaults: float) -> str:
+            scope = HelpScope(defaults=defaults)
+            return help_text("rollcast try", Settings, scope, ["stop_return"], everything=False, width=120)
+
+        assert "When to stop. Default: never.\n" in shown()
+        assert "When to stop. (default: 9.5)\n" in shown(stop_return=9.5)
 
     def test_fits_its_width(self, shown):
         assert max(map(len, shown("--help-all").splitlines())) <= 120

@@ -74,6 +74,10 @@ def test_kwargs_are_an_object_wherever_they_come_from(config: Path, monkeypatch:
     monkeypatch.setenv("ROLLCAST_ENV_KWARGS", json.dumps(kwargs))
     assert read().env_kwargs == kwargs
     assert math.isclose(read().env_kwargs["gravity"], 9.8)
+    twice = '{"deep": {"er": 1, "er": 2}}'
+    monkeypatch.setenv("ROLLCAST_ENV_KWARGS", twice)
+    assert "not JSON (the name 'er' is given twice)" in refused()
+    assert "not JSON (the name 'er' is given twice)" in refused("--env-kwargs", twice)
 
 
 def test_the_command_line_goes_before_the_environment_and_that_before_the_file(monkeypatch: pytest.MonkeyPatch):

@@ -16,7 +16,7 @@ def test_schema_has_dtype_and_shape_of_its_space():
 
 
 def test_refuses_space_that_is_no_leaf():
-    with pytest.raises(InvalidSpaceError, match="is no leaf; expected Box, Discrete"):
+    with pytest.raises(InvalidSpaceError, match="is not a leaf; expected Box, Discrete"):
         leaf_schema(spaces.Dict({"a": spaces.Discrete(2)}))
 
 

@@ -296,7 +296,7 @@ def test_a_lost_bundle_ends_the_call_once_the_next_has_come(learner: Learner):
     )
     with RawRelay(learner.address, first.SerializeToString(), third.SerializeToString()) as raw:
         assert next(raw.call).number == 1
-        with pytest.raises(DamagedMessageError, match="it is number 3 of its call, and number 2 has not come"):
+        with pytest.raises(DamagedMessageError, match="it is number 3 of its call, and number 2 has not arrived"):
             raise raw.end()
 
 
@@ -322,7 +322,7 @@ def test_a_lost_message_of_answers_ends_the_relays_call():
     link = BundleLink(Answered(*(relay_pb2.StreamBundlesResponse(number=number) for number in numbers)), "there", RELAY)
     ended: list[Answer] = []
     link.open_stream("a", 1, ended.append)
-    with pytest.raises(DamagedMessageError, match="it is number 4 of its call, and number 3 has not come"):
+    with pytest.raises(DamagedMessageError, match="it is number 4 of its call, and number 3 has not arrived"):
         link.run(lambda _nonce: None)
     assert [type(error) for error in ended] == [NotReadyError], "its actors join again"
 

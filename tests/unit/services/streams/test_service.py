@@ -118,7 +118,7 @@ def test_damaged_message_is_refused_so_that_it_is_sent_again(learner, client):
     damaged[-1] ^= 1
     error = raw_stream(learner.address, seal(opening()), bytes(damaged))
     assert type(error) is DamagedMessageError
-    assert "damaged on its way" in str(error)
+    assert "damaged in transit" in str(error)
     error = raw_stream(learner.address, seal(opening()), opening())
     assert type(error) is DamagedMessageError
     assert "it has no digest" in str(error)

@@ -40,7 +40,7 @@ def test_send_raises_after_the_end_of_the_stream(client):
     uplink = client.open_rollout_stream("nobody", 1)
     with pytest.raises(UnknownActorError):
         list(uplink.responses())
-    with pytest.raises(NotReadyError, match="rollout 1 came after the stream"):
+    with pytest.raises(NotReadyError, match="rollout 1 was queued after the stream"):
         uplink.send(make_rollout(1))
 
 
@@ -183,7 +183,7 @@ def test_a_report_waits_for_a_rollout_until_half_its_interval_has_passed(learner
 @pytest.mark.parametrize(
     ("chunk", "match"),
     [
-        (b"\x08\x01", "came with 0 bytes"),
+        (b"\x08\x01", "has 0 bytes"),
         (encode_policy(7, {"w": np.zeros(300_000, np.float32)}).chunk, "expected at most 1048576"),
         (encode_policy(7, {"w": np.zeros(3, np.float32)}).chunk[:-1] + b"\xff", "digest"),
     ],

@@ -122,6 +122,8 @@ def test_bare_codes_name_the_target(code, error_class):
 def test_missing_server_closed_connection_and_failed_tls_differ(details, message):
     error = error_from_rpc(FakeCall(grpc.StatusCode.UNAVAILABLE, details), "there:1")
     assert re.search(message, str(error))
+    at_socket = str(error_from_rpc(FakeCall(grpc.StatusCode.UNAVAILABLE, details), "unix:/tmp/learner.sock"))
+    assert ("TLS" in at_socket) == ("Ssl" in details), "connections of unix sockets never use TLS"
 
 
 def test_a_message_that_grpc_refuses_for_its_size():

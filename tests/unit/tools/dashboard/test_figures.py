@@ -67,10 +67,14 @@ class TestRows:
         assert learner_row(RunView())["cells"] == ["-"] * len(COLUMNS)
 
     def test_an_actor_whole(self):
-        about = dict(about_actor(actor("a", peer="192.0.2.1", n_envs=8, idle_s=14.0)))
+        one = actor("a", peer="192.0.2.1", n_envs=8, idle_s=14.0, cpu_cores=0.75, memory_bytes=312 << 20)
+        about = dict(about_actor(one))
         assert about["peer"] == "192.0.2.1"
         assert about["last rollout"] == "14 s ago"
+        assert (about["processor"], about["memory"]) == ("0.8 cores", "312 MiB")
         assert about["answers to requests for actions"] == "-"
+        older = dict(about_actor(actor("says neither")))
+        assert (older["processor"], older["memory"]) == ("-", "-")
         asks = dict(about_actor(actor("a", answer_p50_s=0.002, answer_p99_s=0.25)))
         assert asks["answers to requests for actions"] == "p50 2.0 ms, p99 250 ms"
 

@@ -1,5 +1,6 @@
 """`rollcast doctor RUN_DIR`; test_diagnosis.py has what it says of a learner."""
 
+import io
 import json
 from pathlib import Path
 
@@ -31,9 +32,9 @@ def test_a_run_that_has_ended_is_judged_by_its_records(tmp_path: Path):
         "       resume it with more --total-steps, or begin another with a recipe of `rollcast recipes`, or with "
         "another --algorithm",
         "note:  ppo/critic_grad_norm has stayed above 20 times its bound of 0.5 for 100 updates (median 12): the "
-        "critic sees little but that it is far off",
+        "targets are too large for the critic",
         "       try --ppo.normalize-rewards or a higher --ppo.max-grad-norm",
-        "note:  4 policies were due and not evaluated, 3 were: the evaluator is slower than the policies are due",
+        "note:  4 due policies were not evaluated, 3 were: the evaluator is too slow for the interval",
         "       raise --eval-interval-s or --eval-interval-steps, lower --eval-episodes, or start another evaluator",
     ]
     document = json.loads(said(run, "--json-output"))
@@ -81,7 +82,7 @@ def test_without_enough_data_it_says_so(tmp_path: Path):
     run = make_run(tmp_path)
     assert said(run).splitlines()[1:] == [
         "nothing is wrong",
-        "whether it learns cannot be said yet: 0 episodes have ended; expected 100 at least; ask again later",
+        "it is too early to tell whether the run learns: 0 episodes have ended; expected at least 100; ask again later",
     ]
     write_records(run, *records(3, **HEALTHY, time=1.0))
     assert "30 episodes have ended" in said(run)
@@ -89,5 +90,14 @@ def test_without_enough_data_it_says_so(tmp_path: Path):
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match="is no run: there is no such folder"):
+    with pytest.raises(ConfigurationError, match="is not a run: the folder does not exist"):
         said(RunDirectory(tmp_path / "nowhere"))
+
+
+def test_the_exit_code_is_right_whoever_reads_the_output(tmp_path: Path):
+    class Unread(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise SystemExit(0)
+
+    settings = DoctorSettings.from_command_line("rollcast doctor", ["--address", f"unix:{tmp_path / 'nobody'}"])
+    assert doctor(settings, Unread()) == doctor(settings, io.StringIO()) == 1

@@ -52,7 +52,7 @@ def test_healthy_learner_has_no_findings():
 @pytest.mark.parametrize(
     ("status", "actors", "severity", "what"),
     [
-        (status_of(phase=Phase.PAUSED, waiting_s=90.0), (), "wrong", "training is paused, for 90 s"),
+        (status_of(phase=Phase.PAUSED, waiting_s=90.0), (), "wrong", "training has been paused for 90 s"),
         (status_of(phase=Phase.STARTING, waiting_for="the first actor"), (), "wrong", "has not begun.*the first actor"),
         (status_of(waiting_for="an actor to join", waiting_s=44.0), (), "wrong", "waited 44 s for an actor to join"),
         (
@@ -92,7 +92,7 @@ def test_healthy_learner_has_no_findings():
             "note",
             "has waited 80% of the run: the actors are slower than the learner",
         ),
-        (status_of(waiting_fraction=0.01, queue_size=64), (), "note", r"queue is full \(64 trajectories\)"),
+        (status_of(waiting_fraction=0.01, queue_capacity=1), (), "note", r"queue is full \(1 trajectories\)"),
     ],
 )
 def test_each_problem_gives_exactly_its_own_finding(status, actors, severity, what):
@@ -105,6 +105,7 @@ def test_each_problem_gives_exactly_its_own_finding(status, actors, severity, wh
 def test_ordinary_waits_give_no_findings():
     assert found(status_of(waiting_for="rollouts", waiting_s=2.0, replay=replay_waiting(1.0))) == []
     assert found(status_of(), [actor("a", idle_s=25.0), actor("b")]) == []
+    assert found(status_of(waiting_fraction=0.0, queue_size=0, queue_capacity=0)) == [], "there is no queue"
     slow = [actor("a", idle_s=100.0), actor("b", idle_s=90.0), actor("c", idle_s=80.0)]
     assert found(status_of(), slow) == [], "environments that are slow everywhere are not one that hangs"
 
@@ -128,7 +129,7 @@ def test_evaluation_without_evaluator_is_wrong():
     assert found(status_of(evaluation=nobody)) == [
         (
             Severity.WRONG,
-            "no evaluator is connected, and policies are to be evaluated; the last one failed: ValueError: no licence",
+            "no evaluator is connected, but the run evaluates policies; the last one failed: ValueError: no licence",
         )
     ]
 

@@ -98,7 +98,7 @@ def test_one_that_cannot_be_used_is_left_out_with_a_warning(
     (record,) = caplog.records
     assert "is not served" in record.getMessage()
     assert reason in record.getMessage()
-    assert "version 5 still is" in record.getMessage()
+    assert "the server keeps version 5" in record.getMessage()
     assert acted(followed) == ([0, 0], 5)
     replace(tmp_path, preferring(1, 9))
     followed.look()

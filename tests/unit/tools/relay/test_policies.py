@@ -181,5 +181,5 @@ def test_evaluators_join_play_and_report_through_a_relay(name: str):
                 )
             assert [result.policy.version for result in desk.take()] == [3, 4]
     with serve_learner() as learner, relaying(learner.address) as relay, LearnerClient(relay.address) as client:
-        with pytest.raises(RefusedError, match="evaluates no policies"):
+        with pytest.raises(RefusedError, match="this run has no evaluations"):
             client.join(offer("e", role=ActorRole.EVALUATE))

@@ -40,7 +40,7 @@ def test_equal_runs_are_said_to_be_equal(tmp_path: Path):
 
 def test_what_is_no_run_is_refused(tmp_path: Path):
     first = make_run(tmp_path, "a")
-    with pytest.raises(ConfigurationError, match="is no run: there is no such folder"):
+    with pytest.raises(ConfigurationError, match="is not a run: the folder does not exist"):
         printed(compare, CompareSettings, first.path, tmp_path / "nowhere")
     with pytest.raises(ConfigurationError, match="at least 2 items"):
         printed(compare, CompareSettings, first.path)

@@ -85,7 +85,9 @@ def test_runs_that_were_stopped_are_not_carried_on_and_are_marked(tmp_path: Path
     assert points_of(axes, "--") == [[[10, 3], [20, 8]]]
     assert points_of(axes, "None", "o") == [[[20, 8]]]
     assert points_of(axes, "None", "x") == [[[10, 2]]]
-    assert said == ["1 of 2 runs of ppo CartPole-v1 was stopped, has failed or still trains: it counts no longer then"]
+    assert said == [
+        "1 of 2 runs of ppo CartPole-v1 was stopped, has failed or still trains: it does not count after that"
+    ]
 
 
 def test_evaluations_of_one_run_have_their_confidence_interval(tmp_path: Path):

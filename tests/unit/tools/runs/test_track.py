@@ -88,7 +88,7 @@ def test_the_tracker_is_that_of_the_run_unless_another_is_named(run: Path, recei
 
 
 def test_what_is_no_run_and_what_the_tracker_raises_is_told(run: Path, received, tmp_path_factory):
-    with pytest.raises(ConfigurationError, match="no run"):
+    with pytest.raises(ConfigurationError, match="is not a run"):
         module.track(TrackSettings(run=tmp_path_factory.mktemp("other"), to="wandb"), io.StringIO())
     write_records(run, {"time": 1.0, "env_steps": 10, "a": 1}, {"time": 2.0, "env_steps": 20, "fails": 1})
     with pytest.raises(RollcastError, match=r"wandb takes no records \(1 so far\): ConnectionError: no network"):

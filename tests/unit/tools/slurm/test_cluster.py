@@ -56,14 +56,14 @@ def test_a_refusal_says_what_sbatch_said_and_what_to_do(fake_slurm: FakeSlurm, s
 def test_says_so_if_slurm_is_not_here(script, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        SlurmError, match=r"there is no sbatch on this machine's PATH .*; run this there, or .*--dry-run"
+        SlurmError, match=r"there is no sbatch on this machine's PATH .*; run the command there, or .*--dry-run"
     ):
         Cluster().submit(script)
 
 
 def test_says_so_if_sbatch_gives_no_number(fake_slurm: FakeSlurm, script):
     fake_slurm.answer("sbatch", "echo thank you")
-    with pytest.raises(SlurmError, match="said 'thank you'; expected the number of a job; look for it with squeue"):
+    with pytest.raises(SlurmError, match="printed 'thank you'; expected the number of a job; look for it with squeue"):
         Cluster().submit(script)
 
 

@@ -1,6 +1,7 @@
 """`rollcast slurm`, with Slurm's commands played; tests/e2e/test_slurm.py has a real cluster."""
 
 import re
+import signal
 import stat
 
 import pytest
@@ -68,11 +69,20 @@ def test_nothing_stays_of_a_run_that_is_refused(fake_slurm: FakeSlurm, folder, s
     fake_slurm.refuse("sbatch", "Batch job submission failed: Job violates accounting/QOS policy", call=2)
     code, _, told = submit()
     assert code == 1
-    assert "SlurmError: sbatch was asked to submit" in told
+    assert "SlurmError: sbatch failed to submit" in told
     assert "Job violates accounting/QOS policy" in told
     assert "is cancelled: nothing runs" in told
     assert not folder.run_dir.exists()
     assert submit()[0] == 0, "the same command works once Slurm takes it"
+
+
+def test_nothing_stays_of_a_run_whose_submission_is_ended(fake_slurm: FakeSlurm, folder, submit, monkeypatch):
+    """After the learner's job and before the actors', as by a lost ssh session."""
+    between = "rollcast.tools.slurm.submission.array_options"
+    monkeypatch.setattr(between, lambda *_: signal.raise_signal(signal.SIGTERM))
+    assert submit("--actors", 2)[0] == 130
+    assert len(fake_slurm.calls("sbatch")) == len(fake_slurm.calls("scancel")) == 1
+    assert not folder.run_dir.exists()
 
 
 def test_a_learner_begins_in_the_folder_of_its_jobs(fake_slurm: FakeSlurm, folder, submit):

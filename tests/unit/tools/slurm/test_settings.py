@@ -86,7 +86,7 @@ def test_an_evaluator_comes_with_evaluations(arguments, number):
     ("arguments", "match"),
     [
         (("--actors", "0"), "--actors: '0' is not valid"),
-        (("--time", "8h"), "--time: '8h' is not valid: not a time of Slurm's; expected MINUTES"),
+        (("--time", "8h"), "--time: '8h' is not valid: not a time limit of Slurm; expected MINUTES"),
         (("--time", "2:00"), "time is '2:00', 120 s, and signal_s 120; expected more than 180 s, .* longer --time"),
         (("--time", "3"), "time is '3', 180 s"),
         (("--time", "0:3:00"), "180 s"),
@@ -95,7 +95,7 @@ def test_an_evaluator_comes_with_evaluations(arguments, number):
         (("--gpus", "two"), "--gpus: 'two' is not valid: not a number of GPUs"),
         (("--learner-mem", "16 GB"), "--learner-mem: '16 GB' is not valid: not a memory"),
         (("--partition", "gpu\n#SBATCH"), "--partition: .* is not valid: not a name"),
-        (("--sbatch", "mail-type=END"), "--sbatch: .*: 'mail-type=END' is no option; expected options of sbatch"),
+        (("--sbatch", "mail-type=END"), "--sbatch: .*: 'mail-type=END' is not an option; expected sbatch options"),
         (("--sbatch=--comment='a",), "a quote is not closed"),
         (("--add-actors", "4"), "--add-actors is given without --run-dir"),
         (
@@ -104,7 +104,7 @@ def test_an_evaluator_comes_with_evaluations(arguments, number):
         ),
         (
             ("--tls-cert", "mine.pem"),
-            "--tls-cert: rollcast slurm makes certificates, .* of each run itself; .* leave it",
+            "--tls-cert: rollcast slurm makes certificates, .* of each run itself; .* remove the option",
         ),
         (("--insecure",), "--insecure: rollcast slurm makes"),
         (

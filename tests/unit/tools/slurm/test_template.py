@@ -27,7 +27,7 @@ def test_without_a_file_it_is_rollcasts():
         ("#!/bin/bash\n@DIRECTIVES@\n@PROLOG@\n@PROLOG@\n@COMMAND@\n", "has the line @PROLOG@ 2 times"),
         (
             "#!/bin/bash\n@DIRECTIVES@\n@PROLOG@\n@COMMAND@\n@EPILOG@\n",
-            "has the line @EPILOG@, which is no placeholder",
+            "has the line @EPILOG@, which is not a placeholder",
         ),
     ],
     ids=["no-shebang", "missing", "twice", "unknown"],

@@ -94,12 +94,12 @@ def test_says_why_a_starting_learner_tells_nothing_then_follows_it():
 
 def test_says_that_the_learner_is_too_old(monkeypatch: pytest.MonkeyPatch):
     with serve_without_history() as learner, following(learner.address) as follower:
-        with pytest.raises(ProtocolMismatchError, match=r"runs rollcast \(unknown\), which tells no history; expected"):
+        with pytest.raises(ProtocolMismatchError, match=r"runs rollcast \(unknown\), which sends no history; expected"):
             follower.wait_for_first(DEADLINE_S)
     monkeypatch.setattr(FakeControl, "status", lambda _: LearnerStatus(phase=Phase.TRAINING, software_version="0.0.1"))
     with serve_without_history() as learner, following(learner.address) as follower:
         problem = problem_of(follower)
-        assert "runs rollcast 0.0.1, which tells no history" in problem
+        assert "runs rollcast 0.0.1, which sends no history" in problem
         assert "update it, or use `rollcast status`" in problem
 
 

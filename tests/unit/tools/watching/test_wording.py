@@ -76,7 +76,7 @@ ADVICE = "an actor to join at h:1: start one with `rollcast actor --learner-addr
         ({"phase": Phase.FINISHED, "mean_return": None}, "Training has ended after 0:12:41: 18,200,000 steps."),
         (
             {"waiting": 0.03, "states": [A] * 9 + [S]},
-            "Nobody waits: 3 actors act 90 % and the trainer waits 3 % of the time.",
+            "No part waits: 3 actors act 90 % and the trainer waits 3 % of the time.",
         ),
         (
             {"waiting": 0.6},  # actors that do not say what they do
@@ -144,7 +144,7 @@ def test_relay_that_says_nothing_is_why_its_actors_are_silent():
     silent = tuple(lane(f"a{slot}", [A] * 40, end_s=40.0) for slot in range(3))
     one = update(60.0, run=RUN, actors=actors, lanes=(*silent, lane("b", [A] * 60)))
     assert headline(view_of(one)).endswith(
-        "(acting); all 3 of relay rack are silent; it hangs, or the network does not carry."
+        "(acting); all 3 of relay rack are silent; the relay hangs, or its network is down."
     )
 
 
@@ -167,9 +167,9 @@ def test_says_why_an_actor_may_be_silent():
     ]
     whys = [headline(view_of(one)).partition("; ")[2] for one in told]
     assert whys == [
-        "its environment is slow or hangs, or the network does not carry.",
+        "its environment is slow or hangs, or its network is down.",
         "its environment is slow or hangs.",
-        "its process or machine hangs, or the network does not carry.",
+        "its process or machine hangs, or its network is down.",
     ]
 
 
@@ -256,7 +256,7 @@ def test_names_the_slow_actor(fraction: float):
     rates = {"a0": 100.0, "a1": 110.0, "slow": 12.0, "a3": 90.0}
     actors = [actor(name, slot, env_steps_per_second=rate) for slot, (name, rate) in enumerate(rates.items())]
     told = sentence(fraction, states=[A] * 4, actors=actors)
-    assert "; slow is the slowest with 12/s, where half make 100/s." in told
+    assert "; slow is the slowest with 12/s; the others' median is 100/s." in told
     alike = [dataclasses.replace(one, env_steps_per_second=100.0) for one in actors]
     assert "slowest" not in sentence(fraction, states=[A] * 4, actors=alike)
 

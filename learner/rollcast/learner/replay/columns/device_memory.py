@@ -1,4 +1,4 @@
-"""Keeps columns on the learner's device as tensors: written from pinned memory, gathered by index on the device."""
+"""Keeps columns on the learner's device as tensors: written from pinned memory, indexed on the device."""
 
 import contextlib
 import math
@@ -33,12 +33,12 @@ _N_STAGINGS: Final = 3
 class DeviceMemory:
     """A `ColumnMemory` of tensors on a torch device.
 
-    It waits for the device only where a staging's last copy still runs. All work goes to one stream, the one that was
-    current when this was made, so a gather sees every write before it. If the caller's current stream is another one,
-    the work waits for what that stream was asked for so far, and that stream waits for the work.
+    It waits for the device only if the staging's last copy still runs. All work goes to one stream: the stream that was
+    current at construction. So a gather sees every earlier write. If the caller's current stream is another stream, the
+    work waits for that stream's earlier work, and that stream waits for the work.
 
     Args:
-        copier: Copies to and from the learner's device, and does so for this memory only; the CPU works as well.
+        copier: Copies to and from the learner's device, for this memory only. The device may be the CPU.
     """
 
     def __init__(self, copier: Copier) -> None:
@@ -72,7 +72,7 @@ class DeviceMemory:
                     _indexable(column).index_copy_(0, index_sent, _indexable(next(sent)))
 
     def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> PendingArrays:
-        """See `ColumnMemory.read`. The call does not wait for the device; the one that it returns does."""
+        """See `ColumnMemory.read`. The call does not wait for the device; calling the result does."""
         with self._ordered():
             (index,) = self._send([rows])
             return self.fetch(
@@ -80,7 +80,7 @@ class DeviceMemory:
             )
 
     def fetch(self, arrays: Sequence[ColumnArray]) -> PendingArrays:
-        """See `ColumnMemory.fetch`. The call does not wait for the device; the one that it returns does."""
+        """See `ColumnMemory.fetch`. The call does not wait for the device; calling the result does."""
         fetched = []
         with self._ordered():
             for array in arrays:
@@ -115,7 +115,7 @@ class DeviceMemory:
         return gather
 
     def keep(self, arrays: Sequence[NDArray[Any]], sizes: Sequence[int]) -> list[list[ColumnArray]]:
-        """See `ColumnMemory.keep`. Each piece has its own memory, so that it can be freed alone."""
+        """See `ColumnMemory.keep`. Each chunk has its own memory, so that it can be freed alone."""
         with self._ordered():
             cut = [torch.split(tensor, list(sizes)) for tensor in self._send(arrays)]
             return [[piece.clone() for piece in pieces] for pieces in zip(*cut, strict=True)]
@@ -129,7 +129,7 @@ class DeviceMemory:
         return joined
 
     def _send(self, arrays: Sequence[NDArray[Any]]) -> list[Tensor]:
-        """Copies arrays to the device in one copy; on the CPU they stay valid until the staging is used again."""
+        """Copies arrays to the device in one copy. On the CPU they stay valid until the staging is used again."""
         staging = self._stagings[self._next_staging]
         self._next_staging = (self._next_staging + 1) % _N_STAGINGS
         for staged, array in zip(staging.open([(array.shape, array.dtype) for array in arrays]), arrays, strict=True):
@@ -137,14 +137,14 @@ class DeviceMemory:
         return self._begin_copy(staging)
 
     def _begin_copy(self, staging: Staging) -> list[Tensor]:
-        """Begins the copy of a staging; work on the current stream comes after it."""
+        """Begins the copy of a staging. Later work on the current stream waits for it."""
         (sent,), fence = send_together(self._copier, staging)
         fence.before_use()
         return sent
 
     @contextlib.contextmanager
     def _ordered(self) -> Iterator[None]:
-        """Puts work on the one stream, after the work on the caller's stream so far and before its later work."""
+        """Runs work on the memory's stream, after the caller's earlier work and before its later work."""
         if self._stream is None:
             yield
             return
@@ -159,7 +159,7 @@ class DeviceMemory:
 
 
 def _indices(rows: Rows, step_shape: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
-    """Returns the row of each value, int64 `[N]`, and bool, which values have a row; None: all have one."""
+    """Returns the row of each value, int64 `[N]`, and bool, True for values with a row; None: all have one."""
     if isinstance(rows, Blocks):
         return rows.rows(step_shape[0]).reshape(-1), None
     if not isinstance(rows, Span):

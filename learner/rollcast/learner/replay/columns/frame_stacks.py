@@ -1,4 +1,4 @@
-"""Finds the rows of the frames that a policy sees at once, in a store that keeps every frame once."""
+"""Finds the rows of stacked frames in a store that keeps every frame once."""
 
 from typing import Any, Final
 
@@ -17,8 +17,8 @@ _BEGINS: Final = np.array(BEGINS, np.uint8)
 def flag_beginnings(rollout: Rollout) -> NDArray[np.uint8]:
     """Returns uint8 `[T, B]`: BEGINS for transitions that begin an episode inside a trajectory, else 0.
 
-    They are those for which `algorithms.trajectories.sequence_starts` has the rule: the row before is no transition, or
-    an episode ended in it.
+    The rule is the same as in `algorithms.trajectories.sequence_starts`: the previous row is not a transition, or ends
+    an episode.
     """
     ended, valid = rollout.terminated | rollout.truncated, rollout.valid
     begins = np.zeros(rollout.reward.shape, np.bool_)
@@ -31,10 +31,10 @@ def flag_beginnings(rollout: Rollout) -> NDArray[np.uint8]:
 
 
 def rows_of_stacks(rows: NDArray[np.int64], flags: NDArray[np.uint8], frame_stack: int) -> NDArray[np.int64]:
-    """Returns the rows of the K frames that end with a row.
+    """Returns the rows of the K frames whose last frame is in a given row.
 
     Args:
-        rows: int64 `[N]`, rows of a ring, whose row after the last one is row 0; each may be that row after the last.
+        rows: int64 `[N]`, rows of a ring. The value n_rows means row 0.
         flags: uint8 `[n_rows]`, the flags of the ring.
         frame_stack: K.
 
@@ -50,16 +50,17 @@ def rows_of_stacks(rows: NDArray[np.int64], flags: NDArray[np.uint8], frame_stac
 
 
 def frames_before(rollout: Rollout, t: int, key: str) -> dict[str, NDArray[Any]]:
-    """Returns the frames before the steps of a rollout from `t` on, as `SubstepColumns.previous_observation` has them.
+    """Returns the frames before the steps of a rollout from `t` on, like `SubstepColumns.previous_observation`.
 
     Args:
         rollout: A rollout with the frames before it.
-        t: A step, or T for those after the last one.
+        t: A step, or T for the observation after the last step.
         key: The substep.
 
     Returns:
-        `[B, K - 1, ...]` for every leaf: the frames before the first transition at or after `t`, or before the
-        observation after the last step if there is none; that observation itself where it begins an episode.
+        `[B, K - 1, ...]` for every leaf: the frames before the first transition at or after `t`. Without such a
+            transition, those before the observation after the last step. An observation that begins an episode is
+            repeated.
     """
     n_steps, n_envs = rollout.reward.shape
     valid = np.ones((n_steps, n_envs), np.bool_) if rollout.valid is None else rollout.valid
@@ -93,7 +94,7 @@ def rows_before(
     Args:
         row: int64 `[B]`, the row, at least `first`.
         first: int64 `[B]`, the first transition of each trajectory.
-        begins: Bool `[T + 1, B]` or `[T, B]`, True where an episode begins; not in a first transition.
+        begins: Bool `[T + 1, B]` or `[T, B]`, True where an episode begins, except in a first transition.
         n_previous: K - 1.
 
     Returns:

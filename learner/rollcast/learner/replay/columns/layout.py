@@ -1,4 +1,4 @@
-"""Describes the columns of entries, the bytes they take, and checks that rollouts have them."""
+"""Describes the columns of entries and their size in bytes, and checks the columns of rollouts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,11 +27,11 @@ STEP_BOOKKEEPING_BYTES: Final = 5
 
 
 class StoredBytes(NamedTuple):
-    """A number of bytes, by where they may lie.
+    """A number of bytes in two kinds of memory.
 
     Attributes:
         columns: Bytes of observations, actions and log-probabilities, which may lie on the learner's device.
-        bookkeeping: Bytes of everything else, in main memory.
+        bookkeeping: Bytes of all other arrays, in main memory.
     """
 
     columns: int
@@ -39,7 +39,7 @@ class StoredBytes(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum of both."""
+        """The total number of bytes."""
         return self.columns + self.bookkeeping
 
     def times(self, n: int) -> "StoredBytes":
@@ -49,13 +49,13 @@ class StoredBytes(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryLayout:
-    """The columns of an environment.
+    """The columns of an environment's entries.
 
     Attributes:
-        substeps: The schema of an entry of each column that is kept, by substep key.
+        substeps: The schema of each stored column's entry, by substep key.
         n_rollout_steps: T of every rollout.
-        state_size: S, the size of the recurrent state that a rollout brings for its first step; 0: none is kept.
-        frame_stack: K, the frames that the policy sees at once; columns hold every frame once, samples stacks.
+        state_size: S, the size of the recurrent state at a rollout's first step; 0: none is stored.
+        frame_stack: K, the number of stacked frames. Columns hold single frames, samples hold stacks.
     """
 
     substeps: Mapping[str, Columns[LeafSchema]]
@@ -72,14 +72,14 @@ class EntryLayout:
         return replace(self, substeps=substeps, frame_stack=1)
 
     def arrays(self, holder: Any, *columns: str) -> list[Any]:  # noqa: ANN401 - a rollout, a sample, or a layout
-        """Lists the arrays of columns in the order in which all arrays of entries are listed.
+        """Lists the arrays of columns in the order of all arrays of entries.
 
         Args:
-            holder: What has `substeps` with these columns.
+            holder: An object with `substeps` that have these columns.
             columns: The names of the columns.
 
         Returns:
-            Column by column, of all substeps, their leaves in the order of the spaces.
+            The arrays, ordered by column, then by substep, then by leaf of the spaces.
         """
         substeps = holder.substeps
         return [
@@ -90,7 +90,7 @@ class EntryLayout:
 
     @cached_property
     def _places(self) -> Mapping[str, Sequence[tuple[str, str | None]]]:
-        """The substeps and paths of each column's arrays; no path if it has one array."""
+        """The substeps and paths of each column's arrays; an array without a leaf has no path."""
         return {
             column.name: [
                 (key, path if column.is_tree else None)
@@ -107,7 +107,7 @@ class EntryLayout:
 
     @property
     def step_bytes(self) -> StoredBytes:
-        """The bytes of one step: its columns; float32 reward, one byte of flags."""
+        """The bytes of one step: its columns, a float32 reward, and one byte of flags."""
         return StoredBytes(self._bytes(*STEPS), STEP_BOOKKEEPING_BYTES)
 
     @property
@@ -119,10 +119,10 @@ class EntryLayout:
         return sum(schema_bytes(schema) for schema in self.arrays(self, *columns))
 
     def check(self, rollout: Rollout) -> None:
-        """Refuses a rollout with other columns.
+        """Refuses a rollout whose columns do not match.
 
         Args:
-            rollout: The rollout to be inserted.
+            rollout: The rollout to insert.
 
         Raises:
             InvalidRolloutError: A column is missing, or has another dtype or shape.
@@ -155,7 +155,7 @@ class EntryLayout:
 
     @cached_property
     def _checks(self) -> Sequence[tuple[str, Column, str, int, LeafSchema]]:
-        """The arrays that `check` compares: substep, column, path, the number of the axes, and the schema."""
+        """The arrays that `check` compares: substep, column, path, number of axes, and schema."""
         axes = list(_WHERE)
         return [
             (key, column, path, axes.index(column.axes), schema)
@@ -187,7 +187,7 @@ def make_layout(rollout_shape: RolloutShape, *, log_prob: bool) -> EntryLayout:
 
     Args:
         rollout_shape: The shape of the rollouts to keep, of any number of environments.
-        log_prob: Keep log-probabilities.
+        log_prob: True: log-probabilities are stored.
 
     Raises:
         InvalidSpaceError: A space is of an unsupported kind.

@@ -1,4 +1,4 @@
-"""The Protocol of the memory that a store's large columns lie in, and main memory. See also `device_memory`."""
+"""Defines the interface to the memory of a store's large columns, and implements it for main memory."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-# From this row size on, rows of a span that take no value are skipped instead of being overwritten.
+# From this row size on, rows of a span without a value are skipped instead of overwritten.
 _LARGE_ROW_BYTES: Final = 4096
 
 # A column of a store or of a sample: a numpy array in main memory, a tensor on the learner's device.
@@ -41,14 +41,14 @@ class Span(NamedTuple):
 
     Attributes:
         first: The first row.
-        source: int64 `[N]`; -1 for a row that takes no value: its content is undefined afterwards.
+        source: int64 `[N]`; -1 for a row without a value, whose content is undefined afterwards.
     """
 
     first: int
     source: NDArray[np.int64]
 
     def rows(self, n_values: int) -> NDArray[np.int64]:
-        """Returns the row of every value, int64 `[n_values]`; -1 for values that no row takes."""
+        """Returns the row of every value, int64 `[n_values]`; -1 for values without a row."""
         rows = np.full(n_values, -1)
         (taking,) = (self.source >= 0).nonzero()
         rows[self.source[taking]] = self.first + taking
@@ -59,11 +59,11 @@ Rows: TypeAlias = NDArray[np.int64] | Blocks | Span
 
 
 class Write(NamedTuple):
-    """Values to be written into rows.
+    """Values to write into rows.
 
     Attributes:
         columns: The columns, each `[n_rows, ...]`.
-        rows: int64 `[N]`, none twice; or blocks, or a span.
+        rows: int64 `[N]` without repeats, or blocks, or a span.
         values: One array for each column, `[N, ...]`, or `[T, B, ...]` for blocks and spans.
     """
 
@@ -76,7 +76,7 @@ class Write(NamedTuple):
 # [0, n_rows], where n_rows is row 0 again; and int64 `[T * B]`, the rows of the steps, each in [0, n_rows).
 Gather: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 
-# Arrays on their way to main memory: waits for them, and returns them. Any thread may call it, and needs no lock.
+# Arrays that are being copied to main memory: waits for them, and returns them. Any thread may call it, without a lock.
 PendingArrays: TypeAlias = Callable[[], list[NDArray[Any]]]
 # The same for arrays by name.
 PendingRows: TypeAlias = Callable[[], dict[str, NDArray[Any]]]
@@ -85,7 +85,7 @@ PendingRows: TypeAlias = Callable[[], dict[str, NDArray[Any]]]
 class ColumnMemory(Protocol):
     """Allocates columns, writes rows into them, and gathers rows from them. The buffer's lock guards both.
 
-    A memory works only with arrays that it made itself.
+    A memory works only with arrays that it has made.
     """
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ColumnArray:
@@ -95,19 +95,19 @@ class ColumnMemory(Protocol):
         """Copies values into rows, in the order of the writes."""
 
     def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> PendingArrays:
-        """Begins to copy the rows int64 `[N]` of each column, as they are now, into a new array in main memory."""
+        """Begins to copy rows int64 `[N]` of each column, as they are now, into new arrays in main memory."""
 
     def fetch(self, arrays: Sequence[ColumnArray]) -> PendingArrays:
-        """Begins to copy arrays, which must not change, into main memory; arrays that are there already are shared."""
+        """Begins to copy arrays, which must not change, into main memory. Shares arrays that are there."""
 
     def gather(self, next_pairs: Pairs, step_pairs: Pairs) -> Gather:
-        """Makes the function that fills a room from columns and their targets, `[B, ...]` and `[T * B, ...]`."""
+        """Makes the function that fills a room, from pairs of columns and targets, `[B, ...]` and `[T * B, ...]`."""
 
     def keep(self, arrays: Sequence[NDArray[Any]], sizes: Sequence[int]) -> list[list[ColumnArray]]:
-        """Copies arrays `[N, ...]`, cut along N into pieces of these sizes; returns for each size a piece of each."""
+        """Copies arrays `[N, ...]`, cut along N into chunks of these sizes; returns the chunks of each size."""
 
     def join(self, pieces: Sequence[ColumnArray]) -> ColumnArray:
-        """Concatenates pieces that `keep` made, at least one, into a new array."""
+        """Concatenates at least one chunk from `keep` into a new array."""
 
 
 class MainMemory:
@@ -123,7 +123,7 @@ class MainMemory:
             write_rows(cast("Sequence[NDArray[Any]]", columns), rows, values)  # this memory made them
 
     def read(self, columns: Sequence[ColumnArray], rows: NDArray[np.int64]) -> PendingArrays:
-        """See `ColumnMemory.read`. The rows are copied before it returns."""
+        """See `ColumnMemory.read`. The rows are copied before the call returns."""
         copied = [column.take(rows, 0) for column in cast("Sequence[NDArray[Any]]", columns)]
         return lambda: copied
 
@@ -171,7 +171,7 @@ def write_rows(columns: Sequence[NDArray[Any]], rows: Rows, values: Sequence[NDA
 
 
 def _write_span(columns: Sequence[NDArray[Any]], span: Span, values: Sequence[NDArray[Any]]) -> None:
-    """Gathers values into consecutive rows: with 4 floats a row, nine times as fast as scattering them."""
+    """Gathers values into consecutive rows, which is faster than scattering them."""
     first, source = span
     runs: list[tuple[int, int]] | None = None
     for column, array in zip(columns, values, strict=True):
@@ -185,7 +185,7 @@ def _write_span(columns: Sequence[NDArray[Any]], span: Span, values: Sequence[ND
 
 
 def _runs(source: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Returns where each run of rows that take values starts and stops."""
+    """Returns the start and the end of each run of rows with values."""
     takes = np.zeros(len(source) + 2, np.bool_)
     np.greater_equal(source, 0, out=takes[1:-1])
     edges = (takes[1:] != takes[:-1]).nonzero()[0].tolist()
@@ -193,7 +193,7 @@ def _runs(source: NDArray[np.int64]) -> list[tuple[int, int]]:
 
 
 def host_array(array: ColumnArray) -> NDArray[Any]:
-    """Returns the same array if it is in main memory, else a complete copy there."""
+    """Returns the same array if it is in main memory, else a copy in main memory."""
     if isinstance(array, Tensor):
         copied: NDArray[Any] = array.detach().to("cpu", copy=True).numpy()
         return copied
@@ -201,7 +201,7 @@ def host_array(array: ColumnArray) -> NDArray[Any]:
 
 
 def numbered(name: str, arrays: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Returns arrays by `name` and their number."""
+    """Returns arrays with numbered names that begin with `name`."""
     return {f"{name}{i}": array for i, array in enumerate(arrays)}
 
 

@@ -1,4 +1,4 @@
-"""Samples of the buffer, and the arrays that they are gathered into."""
+"""Samples of the buffer, and their arrays."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class SampleColumns(SampledColumns[ColumnArray]):
 class ReplaySample(Sample[ColumnArray]):
     """A batch of B entries, with the fields of `rollcast.services.ReplayBatch`.
 
-    The arrays belong to a `SampleRing` of n rooms: they stay valid until n - 1 further samples were drawn into it. Copy
-    them to keep them longer.
+    The arrays belong to a `SampleRing` of n rooms: the arrays stay valid until n - 1 more samples are drawn into the
+    ring. Copy them to keep them longer.
     """
 
     substeps: Mapping[str, SampleColumns]
@@ -37,7 +37,7 @@ class ReplaySample(Sample[ColumnArray]):
 
 
 class Room:
-    """The arrays of one sample, allocated once together with the sample that shows them.
+    """The preallocated arrays of one sample, and the sample itself.
 
     Attributes:
         sample: The sample, filled or not.
@@ -45,11 +45,11 @@ class Room:
         next_targets: `[B, ...]`: next observations of all substeps.
         previous_targets: `[B, K - 1, ...]`: the frames before trajectories; empty if the buffer keeps none.
         state_targets: float32 `[B, S]`: the recurrent states of all substeps; empty if the buffer keeps none.
-        gather: Fills both; `StepColumns.make_room` sets it.
+        gather: Fills `step_targets` and `next_targets`; `StepColumns.make_room` sets it.
         gather_previous: Fills `previous_targets`; a store that keeps the frames before trajectories sets it.
         gather_states: Fills `state_targets`; a store with recurrent states sets it.
-        gather_stacks: With a frame stack, fills those of them that are stacks, frame by frame, and `gather` the others;
-            else None.
+        gather_stacks: With a frame stack, fills the stacks frame by frame, while `gather` fills the other targets; else
+            None.
         flags: uint8 `[T * B]`.
         terminated: uint8 `[T * B]`, the memory of the sample's `terminated`.
         truncated: bool `[T * B]`, the memory of the sample's `truncated`.
@@ -80,7 +80,7 @@ class Room:
 
         Args:
             layout: Layout of the entries; with a frame stack, the sample has the frames before its trajectories.
-            memory: The memory that the columns lie in.
+            memory: The memory of the columns.
             n_steps: T.
             batch_size: B.
             discount: gamma.
@@ -127,7 +127,7 @@ class Room:
 
 
 class SampleRing:
-    """Rooms that are filled in turn. For one thread; threads that sample at the same time need one ring each."""
+    """Rooms that are filled in turn. For one thread; concurrent threads need one ring each."""
 
     def __init__(self, make_room: Callable[[int], Room], batch_size: int, n_rooms: int) -> None:
         """Allocates the rooms.
@@ -142,7 +142,7 @@ class SampleRing:
         self._next = 0
 
     def next_room(self) -> Room:
-        """Returns the room that was filled longest ago."""
+        """Returns the least recently filled room."""
         room = self._rooms[self._next]
         self._next = (self._next + 1) % len(self._rooms)
         return room

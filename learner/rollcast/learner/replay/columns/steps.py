@@ -1,4 +1,4 @@
-"""The columns of steps, row by row, with the flags of a row packed into one byte."""
+"""The columns of steps, row by row. The flags of a row are packed into one byte."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
@@ -49,7 +49,7 @@ class StepColumns:
             layout: Layout of the entries.
             memory: The memory for `steps`.
             n_rows: Number of rows.
-            n_more_observations: Rows that the observations have behind those of the steps.
+            n_more_observations: The number of extra rows of observations, after those of the steps.
         """
         self._layout = layout
         self.memory = memory
@@ -90,7 +90,7 @@ class StepColumns:
             discount: gamma.
             burn_in: `ReplaySample.burn_in`.
             next_columns: The columns of next observations, in the same memory; None: `observations`.
-            stacks: With a frame stack, observations are stacks; else single frames, with those before them.
+            stacks: With a frame stack, True: observations are stacks. False: single frames, and the frames before them.
         """
         room = Room(
             self._layout.stacked if stacks else self._layout,
@@ -147,7 +147,7 @@ class StepColumns:
 
 
 def pack_flags(rollout: Rollout, frame_stack: int = 1) -> NDArray[np.uint8]:
-    """Packs the flags of a rollout into uint8 `[T, B]`; with a frame stack, also where episodes begin."""
+    """Packs the flags of a rollout into uint8 `[T, B]`; with a frame stack, also the beginnings of episodes."""
     flags: NDArray[np.uint8] = np.multiply(rollout.truncated, _TRUNCATED)
     np.add(flags, rollout.terminated, flags)
     np.add(flags, _STEP_AND_ENTRY, flags)

@@ -1,1 +1,1 @@
-"""Samplers: uniform, by priority, and by age, with the trees that priorities need."""
+"""Samplers: uniform, by priority, and by age, with the trees for priorities."""

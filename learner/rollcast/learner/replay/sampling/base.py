@@ -15,19 +15,20 @@ DrawsLeft: TypeAlias = Callable[[Slots], NDArray[np.int32]]
 
 
 class Sampler(ABC):
-    """Draws slots out of those that were inserted.
+    """Draws from inserted slots.
 
         sampler.insert(slots)
         drawn = sampler.sample(256)
         sampler.update(drawn, priorities)
         sampler.remove(drawn)
 
-    Invariant: `sample` draws only slots that were inserted and not removed since. The buffer removes entries that were
-    drawn as often as they may. Not thread-safe; the buffer's lock guards it.
+    Invariant: `sample` draws only slots that were inserted and not removed since. The buffer removes entries that have
+    reached their number of draws. Not thread-safe; the buffer's lock guards it.
 
     Attributes:
-        bytes_per_slot: Bytes it takes for each slot.
-        largest_weight: The largest importance weight, (N P)^-beta, by which `weights` divided the last ones; 1 without.
+        bytes_per_slot: The sampler's bytes for each slot.
+        largest_weight: The largest importance weight, (N P)^-beta, of the last batch before normalisation; 1 without
+            weights.
     """
 
     bytes_per_slot: ClassVar[float] = 0.0
@@ -38,7 +39,7 @@ class Sampler(ABC):
         """Adds entries.
 
         Args:
-            slots: int64 `[N]`, each once, none of them inserted already; the oldest first.
+            slots: int64 `[N]`, each once and not yet inserted; oldest first.
         """
 
     @abstractmethod
@@ -46,7 +47,7 @@ class Sampler(ABC):
         """Removes entries.
 
         Args:
-            slots: int64 `[N]`, each once, all of them inserted before.
+            slots: int64 `[N]`, each once and inserted before.
         """
 
     @abstractmethod
@@ -54,31 +55,31 @@ class Sampler(ABC):
         """Draws entries.
 
         Args:
-            n: Number of entries, at least 1 and at most the number inserted.
-            left: Returns how often entries may still be drawn, at least once each; None: any number of times. Only
-                samplers that may draw an entry twice in a batch have to call it.
+            n: Number of entries, at least 1 and at most the number of inserted ones.
+            left: Returns the remaining draws of entries, at least one each; None: no limit. Only samplers that may draw
+                an entry twice in a batch have to call it.
 
         Returns:
             int64 `[n]`.
 
         Raises:
-            NotReadyError: There are fewer entries, and the sampler noticed.
+            NotReadyError: The sampler found fewer entries. Not every sampler checks.
         """
 
     def update(self, slots: Slots, priorities: NDArray[np.float64]) -> None:  # noqa: B027 most have no priorities
         """Sets priorities; does nothing in samplers without priorities.
 
         Args:
-            slots: int64 `[N]`, all of them inserted; the last priority counts for a slot given twice.
+            slots: int64 `[N]`, all inserted. If a slot occurs twice, its last priority counts.
             priorities: float64 `[N]`, finite, at least 0.
         """
 
     def weights(self, slots: Slots, n_entries: int = 1) -> NDArray[np.float32] | None:
-        """Returns the importance weights of drawn entries, the largest 1; None: all are 1.
+        """Returns the importance weights of drawn entries, at most 1; None: all are 1.
 
         Args:
             slots: int64 `[N]`, as `sample` returned them.
-            n_entries: The entries that they were drawn from, for `largest_weight`.
+            n_entries: The number of entries from which they were drawn, for `largest_weight`.
 
         Returns:
             float32 `[N]` in (0, 1], or None.
@@ -86,7 +87,7 @@ class Sampler(ABC):
         return None
 
     def set_beta(self, beta: float) -> None:  # noqa: B027 most have no importance weights
-        """Sets how much of the sampling bias importance weights correct; does nothing in samplers without weights.
+        """Sets the degree to which importance weights correct the bias; does nothing in samplers without weights.
 
         Args:
             beta: In [0, 1].
@@ -102,4 +103,4 @@ class Sampler(ABC):
 
     @abstractmethod
     def load_state(self, state: PartState) -> None:
-        """Replaces everything by a state that `state` returned."""
+        """Replaces all content by an earlier result of `state`."""

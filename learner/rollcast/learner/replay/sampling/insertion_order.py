@@ -1,4 +1,4 @@
-"""Samplers that go by age: `Fifo` draws the oldest entries, `Lifo` the newest."""
+"""Samplers by age: `Fifo` draws the oldest entries, `Lifo` the newest."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ from rollcast.services.errors import NotReadyError
 
 
 class _InsertionOrder(Sampler):
-    """A list of the entries in the order of their insertion, with gaps where entries were removed.
+    """A list of entries in order of insertion, with gaps for removed entries.
 
-    The list has twice as many places as there are slots. When its end is reached, the gaps are closed, which happens
-    at most once in n_slots insertions, so an insertion takes constant time on average. It takes 24 bytes a slot.
+    The list has twice as many places as there are slots. When its end is reached, the gaps are closed. This happens at
+    most once in n_slots insertions, so an insertion takes constant time on average. The list takes 24 bytes a slot.
     """
 
     bytes_per_slot = 24
@@ -67,7 +67,7 @@ class _InsertionOrder(Sampler):
 
         Args:
             n: Number of entries.
-            window_of: Returns the given number of places, or all if there are fewer.
+            window_of: Returns the given number of places, or all places if there are fewer.
 
         Returns:
             The window, and the indices of the entries in it.
@@ -83,7 +83,8 @@ class _InsertionOrder(Sampler):
                 return window, found
             if len(window) < n_places:
                 raise NotReadyError(
-                    f"{n} entries were asked of a sampler that has {len(found)}; expected at most {len(found)}; insert "
+                    f"{n} entries were requested from a sampler that has {len(found)}; expected at most {len(found)}; "
+                    "insert "
                     "more first"
                 )
             n_places *= 2
@@ -98,7 +99,7 @@ class _InsertionOrder(Sampler):
 
 
 class Fifo(_InsertionOrder):
-    """Draws the oldest entries, the oldest first; with `max_times_sampled` 1, the buffer is a queue."""
+    """Draws the oldest entries, oldest first. With `max_times_sampled` 1, the buffer is a queue."""
 
     def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
         """Returns the n oldest entries."""
@@ -108,7 +109,7 @@ class Fifo(_InsertionOrder):
 
 
 class Lifo(_InsertionOrder):
-    """Draws the newest entries, the newest first; with `max_times_sampled` 1, the buffer is a stack."""
+    """Draws the newest entries, newest first. With `max_times_sampled` 1, the buffer is a stack."""
 
     def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
         """Returns the n newest entries."""

@@ -29,7 +29,7 @@ def as_priorities(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def check_priorities(keys: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-    """Refuses priorities that are out of range, and more or fewer of them than keys.
+    """Refuses priorities that are out of range, or whose number differs from the number of keys.
 
     Args:
         keys: int64 `[N]`, keys of the entries.
@@ -57,7 +57,7 @@ def _leaves_of(state: PartState, n_leaves: int, largest: float) -> NDArray[np.fl
     """Reads priorities in [0, largest].
 
     Raises:
-        ValueError: A priority is outside.
+        ValueError: A priority is out of range.
     """
     leaves = state.array("priorities", (n_leaves,), np.float64)
     if not ((leaves >= 0.0) & (leaves <= largest)).all():
@@ -68,12 +68,12 @@ def _leaves_of(state: PartState, n_leaves: int, largest: float) -> NDArray[np.fl
 class Prioritized(Sampler):
     """Draws entry i with probability P(i) = p_i^alpha / sum_k p_k^alpha (equation 1), stratified.
 
-    p_i = |delta_i| + epsilon (section 3.3), where |delta_i| is the priority that `update` sets: epsilon lets entries of
-    error 0 be drawn again, and makes all entries equally likely if all errors are 0. A new entry gets the largest p_i
-    so far (1 before any), so that each is seen soon. Importance weights are (N P(i))^-beta, divided by the largest of
-    the batch (section 3.4).
+    p_i = |delta_i| + epsilon (section 3.3), where |delta_i| is the priority from `update`. With epsilon, entries of
+    error 0 can be drawn again, and all entries are equally likely if all errors are 0. A new entry gets the largest p_i
+    so far (initially 1), so that it is drawn soon. Importance weights are (N P(i))^-beta, divided by the largest weight
+    of the batch (section 3.4).
 
-    Invariant: the leaf of every entry is above 0, that of every other slot is 0.
+    Invariant: the leaf of every entry is above 0, and the leaf of every other slot is 0.
     """
 
     bytes_per_slot = SumTree.bytes_per_leaf
@@ -85,8 +85,8 @@ class Prioritized(Sampler):
 
         Args:
             n_slots: Number of slots.
-            rng: A generator that nothing else uses.
-            alpha: Exponent of the priorities, in [0, 1]; 0: they do not count.
+            rng: A generator for this sampler only.
+            alpha: Exponent of the priorities, in [0, 1]; 0: priorities have no effect.
             beta: Exponent of the importance weights, in [0, 1], until `set_beta`.
             epsilon: Added to every priority, above 0.
         """
@@ -106,7 +106,7 @@ class Prioritized(Sampler):
         self._tree.set(slots, np.zeros(len(slots)))
 
     def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
-        """See `Sampler.sample`. Returns slots in ascending order; an entry can come more than once."""
+        """See `Sampler.sample`. Returns slots in ascending order; an entry can occur more than once."""
         slots = self._tree.sample(self._rng, n)
         if left is None:
             return slots
@@ -114,7 +114,7 @@ class Prioritized(Sampler):
         return slots if (times <= left(distinct)).all() else self._sample_limited(n, left)
 
     def _sample_limited(self, n: int, left: DrawsLeft) -> Slots:
-        """Draws in rounds, without entries that have no draw left; each round finds at least one entry."""
+        """Draws in rounds, without entries that have no draws left. Each round finds at least one entry."""
         found: list[int] = []
         draws_left: dict[int, int] = {}
         put_aside: list[tuple[Slots, NDArray[np.float64]]] = []
@@ -174,9 +174,9 @@ class Prioritized(Sampler):
 
 
 class LowestPriority(Sampler):
-    """Finds the entries with the lowest priorities, any among equals, for removal; alpha does not matter.
+    """Finds the entries with the lowest priorities for removal. Ties are broken arbitrarily; alpha has no effect.
 
-    As in `Prioritized`, new entries get the largest priority given so far, so they are removed last.
+    As in `Prioritized`, new entries get the largest priority so far, so they are removed last.
     """
 
     bytes_per_slot = MinTree.bytes_per_leaf

@@ -1,4 +1,4 @@
-"""Counts how often each entry was drawn, for buffers that limit it."""
+"""Counts the draws of each entry, for buffers that limit them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,17 @@ class TimesSampled:
     bytes_per_slot = 4
 
     def __init__(self, n_slots: int, most: int) -> None:
-        """Starts with nothing drawn.
+        """Starts without draws.
 
         Args:
             n_slots: Number of slots.
-            most: Number of times an entry may be drawn, at least 1.
+            most: The largest number of draws of an entry, at least 1.
         """
         self._most = most
         self._times = np.zeros(n_slots, np.int32)
 
     def insert(self, slots: Slots) -> None:
-        """Starts counting new entries, int64 `[N]`."""
+        """Starts to count the draws of new entries, int64 `[N]`."""
         self._times[slots] = 0
 
     def state(self) -> PartState:
@@ -35,14 +35,14 @@ class TimesSampled:
         self._times[:] = state.array("times", self._times.shape, np.int32)
 
     def left(self, slots: Slots) -> NDArray[np.int32]:
-        """Returns how often entries may still be drawn, int32 `[N]`."""
+        """Returns the remaining draws of entries, int32 `[N]`."""
         return self._most - self._times.take(slots)
 
     def count(self, slots: Slots) -> Slots:
         """Counts the entries of a batch.
 
         Args:
-            slots: int64 `[B]`, as drawn; a slot drawn twice comes twice.
+            slots: int64 `[B]`, as drawn; a slot drawn twice occurs twice.
 
         Returns:
             int64 `[N]`, the slots that may not be drawn again, each once.

@@ -1,4 +1,4 @@
-"""Vectorised trees over priorities: `SumTree` draws leaves by their values, `MinTree` finds the smallest.
+"""Vectorised trees over priorities: `SumTree` draws leaves by their values, and `MinTree` finds the smallest ones.
 
 Schaul et al. 2016, "Prioritized Experience Replay", appendix B.2.1, https://arxiv.org/abs/1511.05952.
 """
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from rollcast.services.errors import NotReadyError
 
-# Measured with numpy 2.4 and 1M leaves, 512 at a time: with 16 children there are 5 levels, with 2 there are 20, and a
-# level costs its dozen numpy calls, whatever its width. 8 and 32 are a tenth slower.
+# Measured with numpy 2.4 and 1M leaves, 512 at a time. 16 children make 5 levels, 2 children make 20. A level costs a
+# dozen numpy calls, whatever its width. 8 and 32 are a tenth slower.
 FAN_OUT: Final = 16
 _SHIFT: Final = FAN_OUT.bit_length() - 1
 _ONES: Final = np.ones(FAN_OUT)
@@ -22,16 +22,16 @@ _BLOCK: Final = 2048
 
 
 class PriorityTree(ABC):
-    """A reduction over `capacity` leaves, kept level by level; a batch of leaves costs O(log capacity) numpy calls.
+    """A reduction over `capacity` leaves, stored level by level; a batch of leaves costs O(log capacity) numpy calls.
 
-    Setting leaves only notes their parents. The first read of an upper level recomputes the nodes above all leaves set
-    since the last read, so ten insertions between two samples climb the tree once.
+    Setting leaves only notes their parents. The first read of an upper level recomputes the nodes above all leaves that
+    were set since the last read. So ten insertions between two samples climb the tree once.
 
-    Invariant: after `_settle`, every inner value is the reduction of its 16 children. It is always recomputed from
-    them, never adjusted by a difference, so errors do not add up however often leaves are set.
+    Invariant: after `_settle`, every inner value is the reduction of its 16 children. A value is always recomputed
+    from the children, never adjusted by a difference, so errors do not accumulate.
 
-    Not thread-safe; the buffer's lock guards it. It takes `bytes_per_leaf` bytes a leaf, and while parents are noted at
-    most 8 bytes more for each 16 leaves.
+    Not thread-safe; the buffer's lock guards it. The tree takes `bytes_per_leaf` bytes a leaf, and at most 8 more for
+    each 16 leaves while parents are noted.
     """
 
     bytes_per_leaf: Final = 8 * FAN_OUT / (FAN_OUT - 1)
@@ -59,7 +59,7 @@ class PriorityTree(ABC):
         self._n_unsettled = 0
 
     def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Sets leaves; the last value counts for an index given twice.
+        """Sets leaves. If an index occurs twice, its last value counts.
 
         Args:
             indices: int64 `[N]`, each in [0, capacity).
@@ -75,7 +75,7 @@ class PriorityTree(ABC):
             self._unsettled = None
 
     def _settle(self) -> None:
-        """Recomputes the levels above the leaves where needed. Call it before reading them."""
+        """Recomputes outdated levels above the leaves. Call it before you read them."""
         if self._unsettled == []:
             return
         nodes = None if self._unsettled is None else _first_of_runs(np.concatenate(self._unsettled))
@@ -135,7 +135,7 @@ class SumTree(PriorityTree):
         return float(self._reduce(self._levels[-1])[0])
 
     def sample(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
-        """Draws one leaf from each of n equal parts of the total (stratified); a leaf can come more than once.
+        """Draws one leaf from each of n equal parts of the total (stratified); a leaf can occur more than once.
 
         Args:
             rng: Generator to draw from.
@@ -162,7 +162,7 @@ class SumTree(PriorityTree):
         """Finds for each number u the leaf i with sum(leaves[:i]) <= u < sum(leaves[:i + 1]).
 
         Args:
-            prefix_sums: float64 `[N]` in [0, total); a number that was rounded up to the total finds the last leaf that
+            prefix_sums: float64 `[N]` in [0, total). A number that was rounded up to the total finds the last leaf that
                 is not 0. The total must be above 0.
 
         Returns:
@@ -213,13 +213,13 @@ class MinTree(PriorityTree):
         super().__init__(capacity, empty=np.inf)
 
     def smallest(self, k: int) -> NDArray[np.int64]:
-        """Finds the k smallest leaves exactly, any among equals.
+        """Finds the k smallest leaves exactly. Ties are broken arbitrarily.
 
-        It descends into the k smallest nodes of every level: they hold the k smallest leaves, because any other node
-        is at least as large as k nodes.
+        It descends into the k smallest nodes of every level. These nodes hold the k smallest leaves, because any other
+        node is at least as large as k nodes.
 
         Args:
-            k: Number of leaves, at least 1 and at most the number of leaves that are set.
+            k: Number of leaves, at least 1 and at most the number of set leaves.
 
         Returns:
             int64 `[k]`, in no order.
@@ -242,7 +242,7 @@ class MinTree(PriorityTree):
 
 
 def _first_of_runs(nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Drops nodes equal to the one before: neighbouring leaves are mostly set together, and share parents."""
+    """Drops nodes equal to the previous one: neighbouring leaves are usually set together, and share parents."""
     is_first = np.ones(len(nodes), np.bool_)
     np.not_equal(nodes[1:], nodes[:-1], is_first[1:])
     return nodes[is_first]

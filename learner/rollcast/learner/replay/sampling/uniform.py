@@ -16,7 +16,7 @@ _MAX_ROUNDS: Final = 16
 class Uniform(Sampler):
     """Draws every entry with the same probability, none twice in a batch, at a cost independent of the size.
 
-    The slots lie densely in a list, at 16 bytes a slot; the last one takes the place of a removed one.
+    The slots are stored densely in a list, at 16 bytes a slot. The last slot takes the place of a removed slot.
     """
 
     bytes_per_slot = 16
@@ -26,7 +26,7 @@ class Uniform(Sampler):
 
         Args:
             n_slots: Number of slots.
-            rng: A generator that nothing else uses.
+            rng: A generator for this sampler only.
         """
         self._rng = rng
         self._list = np.zeros(n_slots, np.int64)
@@ -74,7 +74,7 @@ class Uniform(Sampler):
 
 
 class StepRows(Protocol):
-    """The view that `UniformRows` has of a ring in which most rows are entries."""
+    """The interface between `UniformRows` and a ring in which most rows are entries."""
 
     @property
     def size(self) -> int:
@@ -82,21 +82,21 @@ class StepRows(Protocol):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The slot of the oldest row, and the number of rows from it on."""
+        """The slot of the oldest row, and the number of rows from that row on."""
 
     def is_entry(self, slots: Slots) -> NDArray[np.bool_]:
         """Returns bool `[N]`, True for slots that are entries; False for slots outside the span."""
 
     def entries(self) -> Slots:
-        """Returns int64 `[size]`, the slots of all entries, the oldest first, in time linear in the rows."""
+        """Returns int64 `[size]`, the slots of all entries, oldest first, in time linear in the rows."""
 
 
 class UniformRows(Sampler):
-    """Draws every step of a `TrajectoryRing` with the same probability, none twice in a batch; takes no memory.
+    """Draws every step of a `TrajectoryRing` with the same probability, none twice in a batch. Needs no memory.
 
-    It draws rows and rejects those that are no entry. At least half of the ring's rows are entries (one in two when
-    every step ends an episode), so the cost does not depend on the size. `max_times_sampled` uses entries up one by
-    one, so that this does not hold; `Uniform` is used with it.
+    It draws rows and rejects rows that are not entries. At least half of the ring's rows are entries (one in two when
+    every step ends an episode), so the cost does not depend on the size. This does not hold with `max_times_sampled`,
+    which uses up entries one by one; `Uniform` is used instead.
     """
 
     def __init__(self, rows: StepRows, n_slots: int, rng: np.random.Generator) -> None:
@@ -105,17 +105,17 @@ class UniformRows(Sampler):
         Args:
             rows: The ring.
             n_slots: Number of its rows.
-            rng: A generator that nothing else uses.
+            rng: A generator for this sampler only.
         """
         self._rows = rows
         self._n_slots = n_slots
         self._rng = rng
 
     def insert(self, slots: Slots) -> None:
-        """Does nothing: the ring has the age of entries."""
+        """Does nothing: the ring keeps track of entries."""
 
     def remove(self, slots: Slots) -> None:
-        """Does nothing: the ring has the age of entries."""
+        """Does nothing: the ring keeps track of entries."""
 
     def sample(self, n: int, left: DrawsLeft | None = None) -> Slots:
         """See `Sampler.sample`; in random order."""
@@ -155,7 +155,7 @@ class UniformRows(Sampler):
         return slots[self._rows.is_entry(slots)]
 
     def clear(self) -> None:
-        """Does nothing: the ring has the age of entries."""
+        """Does nothing: the ring keeps track of entries."""
 
     def state(self) -> PartState:
         """See `Sampler.state`."""
@@ -167,14 +167,14 @@ class UniformRows(Sampler):
 
 
 def _may_repeat(slots: Slots) -> bool:
-    """Returns False if no slot is there twice; True may be wrong. Sorting half the bits is twice as fast."""
+    """Returns False if all slots are distinct; True may be wrong. Sorting half the bits is faster."""
     ordered = slots.astype(np.int32)
     ordered.sort()
     return bool(np.count_nonzero(ordered[1:] == ordered[:-1]))
 
 
 def _first_of_each(slots: Slots) -> Slots:
-    """Returns each slot once, in the order of their first occurrences."""
+    """Returns each slot once, in order of first occurrence."""
     order = slots.argsort(kind="stable")
     ordered = slots.take(order)
     return np.delete(slots, order[1:][ordered[1:] == ordered[:-1]])

@@ -1,1 +1,1 @@
-"""The contents of a buffer's checkpoint: the state of each part, and files of arrays written beside training."""
+"""The contents of a buffer's checkpoint: the state of each part, and files of arrays written during training."""

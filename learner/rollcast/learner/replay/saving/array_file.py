@@ -1,8 +1,8 @@
-"""Writes and reads files of named arrays, chunk by chunk, and computes their digest while writing.
+"""Writes and reads files of named arrays, chunk by chunk, and computes their digest during the write.
 
-A piece is the length of its header (uint32, little-endian), the header (JSON: name to dtype and shape), and the bytes
-of the arrays in the header's order, little-endian and C-contiguous. The bytes of large arrays are written from their
-memory and read into new arrays without a copy between; writing and digesting release the interpreter lock.
+A chunk is the length of its header (uint32, little-endian), the header (JSON: name to dtype and shape), and the bytes
+of the arrays in the header's order, little-endian and C-contiguous. Large arrays are written from their memory and read
+into new arrays without an intermediate copy. Writing and digesting release the interpreter lock.
 """
 
 import json
@@ -47,17 +47,17 @@ class ArrayFileWriter:
 
     @property
     def digest(self) -> str:
-        """The xxh3-128 of the bytes written, in hexadecimal digits."""
+        """The xxh3-128 of the written bytes, in hexadecimal digits."""
         return self._digest.hexdigest()
 
     def append(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Writes a piece.
+        """Writes a chunk.
 
         Args:
             arrays: Arrays of booleans, integers or floats by name; copied if they are not contiguous.
 
         Raises:
-            OSError: The piece cannot be written.
+            OSError: The chunk cannot be written.
         """
         # not ascontiguousarray, which gives 0-dimensional arrays a dimension
         contiguous = {name: np.asarray(array, array.dtype.newbyteorder("<"), "C") for name, array in arrays.items()}
@@ -83,17 +83,17 @@ class ArrayFileWriter:
 
 
 def read_chunks(path: Path, names: frozenset[str] | None = None) -> Iterator[dict[str, NDArray[Any]]]:
-    """Reads a file piece by piece.
+    """Reads a file chunk by chunk.
 
     Args:
         path: The file.
         names: Names of the arrays to read; None: all.
 
     Yields:
-        A piece: new arrays by name.
+        A chunk: new arrays by name.
 
     Raises:
-        ConfigurationError: The file has another format, or is cut off; no more memory than its size is allocated.
+        ConfigurationError: The file has another format, or is cut off. At most its size is allocated.
         OSError: The file cannot be read.
     """
     with path.open("rb", buffering=0) as file:
@@ -117,7 +117,7 @@ def read_chunks(path: Path, names: frozenset[str] | None = None) -> Iterator[dic
 
 
 def _read_header(file: FileIO, path: Path, n_left: int) -> tuple[dict[str, tuple[np.dtype[Any], tuple[int, ...]]], int]:
-    """Reads the header of a piece; returns it, and the number of bytes read."""
+    """Reads the header of a chunk; returns it, and the number of bytes read."""
     length = bytearray(_LENGTH.size)
     _fill(file, path, memoryview(length))
     (n_header,) = _LENGTH.unpack(length)
@@ -145,11 +145,12 @@ def _fill(file: FileIO, path: Path, target: memoryview) -> None:
     while target:
         n_read = file.readinto(target)
         if not n_read:
-            raise _malformed(path, "it ends inside a piece")
+            raise _malformed(path, "it ends inside a chunk")
         target = target[n_read:]
 
 
 def _malformed(path: Path, problem: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{path} cannot be read: {problem}; expected pieces of arrays, as in a checkpoint; resume from another one"
+        f"{path} cannot be read: {problem}; expected chunks of arrays, as in a checkpoint; resume from another "
+        "checkpoint"
     )

@@ -1,4 +1,4 @@
-"""The state that a checkpoint keeps of a part of a replay buffer: arrays and values by name."""
+"""The state of a replay buffer's part in a checkpoint: arrays and values by name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """The state of a store, a sampler, a limiter, or of all of them.
+    """The state of a store, a sampler, a limiter, or a whole buffer.
 
     Attributes:
         arrays: Arrays by name; copies, or arrays that do not change while the buffer's lock is held.
@@ -21,7 +21,7 @@ class PartState:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def part(self, name: str) -> "PartState":
-        """Returns the state that `join` was given under this name."""
+        """Returns the state that `join` stored under this name."""
         prefix = f"{name}."
         arrays, values = (
             {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
@@ -33,7 +33,7 @@ class PartState:
         """Returns a value that is a whole number in [low, high].
 
         Raises:
-            ValueError: The value is another.
+            ValueError: The value is not such a number.
         """
         value = self.values[name]
         if not isinstance(value, int) or not low <= value <= high:
@@ -44,7 +44,7 @@ class PartState:
         """Returns a value that is a number in [low, high].
 
         Raises:
-            ValueError: The value is another.
+            ValueError: The value is not such a number.
         """
         value = self.values[name]
         if not isinstance(value, int | float) or not low <= value <= high:  # of NaN, neither is true
@@ -52,7 +52,7 @@ class PartState:
         return value
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Returns an array of this shape and dtype; a dimension of -1 may have any size.
+        """Returns an array of this shape and dtype. A dimension of -1 may have any size.
 
         Raises:
             ValueError: The array has another shape or dtype.
@@ -64,10 +64,10 @@ class PartState:
         return array
 
     def slots(self, name: str, n_slots: int) -> NDArray[np.int64]:
-        """Returns an array of slots below `n_slots`, int64 `[N]`, none twice.
+        """Returns an array of distinct slots below `n_slots`, int64 `[N]`.
 
         Raises:
-            ValueError: The array is another.
+            ValueError: The array has other values.
         """
         slots = self.array(name, (-1,), np.int64)
         if (len(slots) and not 0 <= slots.min() <= slots.max() < n_slots) or len(np.unique(slots)) != len(slots):
@@ -78,13 +78,13 @@ class PartState:
 
 
 class Part(Protocol):
-    """A part of a buffer that has a state. Callers hold the buffer's lock."""
+    """A part of a buffer with a state. Callers hold the buffer's lock."""
 
     def state(self) -> PartState:
         """Returns the state for a checkpoint."""
 
     def load_state(self, state: PartState) -> None:
-        """Replaces everything by a state that `state` returned."""
+        """Replaces all content by an earlier result of `state`."""
 
 
 class GeneratorPart:
@@ -107,7 +107,7 @@ class GeneratorPart:
 
 
 def join(parts: Mapping[str, PartState]) -> PartState:
-    """Joins the states of several parts into one, in which a part's name precedes its names."""
+    """Joins the states of several parts into one. Each name in the joint state begins with the name of its part."""
     return PartState(
         {f"{name}.{key}": array for name, part in parts.items() for key, array in part.arrays.items()},
         {f"{name}.{key}": value for name, part in parts.items() for key, value in part.values.items()},

@@ -1,4 +1,4 @@
-"""Keeps copies of rows that are overwritten while a checkpoint is being written."""
+"""Keeps copies of rows that are overwritten during the write of a checkpoint."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -16,15 +16,15 @@ KeptRows: TypeAlias = tuple[Slots, PendingRows]
 
 
 def select(arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> Mapping[str, NDArray[Any]]:
-    """Selects rows of arrays `[N, ...]` by bool `[N]`; copies nothing if all rows are wanted, as they mostly are."""
+    """Selects rows of arrays `[N, ...]` by bool `[N]`. Copies nothing in the usual case that all rows are wanted."""
     return arrays if wanted.all() else {name: array[wanted] for name, array in arrays.items()}
 
 
 class RowGuard:
-    """Copies rows that are about to be overwritten before a snapshot has read them. The buffer's lock guards it.
+    """Copies rows before they are overwritten, if a snapshot has not read them yet. The buffer's lock guards it.
 
-    Invariant: between `begin` and `end`, a slot that had a row at `begin` is either pending, and still has it, or its
-    row was copied. So a snapshot shows the state at `begin`, whatever is inserted later, in any order.
+    Invariant: between `begin` and `end`, a slot that had a row at `begin` is either pending, with the same row, or its
+    row was copied. So a snapshot shows the state at `begin`, without later insertions.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class RowGuard:
         self._kept: list[KeptRows] = []
 
     def begin(self, has_rows: NDArray[np.bool_]) -> None:
-        """Begins a snapshot of these slots, bool `[n_slots]`, and gives up one that has not ended."""
+        """Begins a snapshot of these slots, bool `[n_slots]`, and drops an unfinished snapshot."""
         self._pending = has_rows
         self._kept = []
 
@@ -44,7 +44,7 @@ class RowGuard:
         return bool(pending[first : first + n].any() or pending[: max(first + n - len(pending), 0)].any())
 
     def before_overwriting(self, slots: Slots, read_rows: ReadRows) -> None:
-        """Copies the pending rows among slots, int64 `[N]`. A store calls this before writing into the slots."""
+        """Copies the pending rows among slots, int64 `[N]`. A store calls it before it writes into the slots."""
         if self._pending is None:
             return
         slots = slots[self._pending[slots]]
@@ -53,12 +53,12 @@ class RowGuard:
             self._kept.append((slots, read_rows(slots)))
 
     def forget(self, slots: Slots) -> None:
-        """Takes slots, int64 `[N]`, out of the snapshot: their rows need not be kept."""
+        """Removes slots, int64 `[N]`, from the snapshot, because their rows need no copies."""
         if self._pending is not None:
             self._pending[slots] = False
 
     def take(self, slots: Slots, read_rows: ReadRows) -> list[KeptRows]:
-        """Returns the copies kept so far, and copies of the pending rows among these slots; waits for none of them."""
+        """Returns the copies so far, and begins copies of the pending rows among these slots."""
         assert self._pending is not None, "begin() comes first"
         self.before_overwriting(slots, read_rows)
         kept, self._kept = self._kept, []

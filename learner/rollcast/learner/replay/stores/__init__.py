@@ -1,1 +1,1 @@
-"""Stores: how transitions and rollouts are laid out in the columns, and which entries make room for new ones."""
+"""Stores: the layout of transitions and rollouts in the columns, and the choice of entries to remove."""

@@ -1,4 +1,4 @@
-"""The Protocol between the buffer and the stores that keep its entries."""
+"""The interface between the buffer and the stores of its entries."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -20,8 +20,8 @@ class StoreChange(NamedTuple):
     """The slots that an insertion changed.
 
     Attributes:
-        inserted: int64 `[N]`, slots of the new entries, the oldest first.
-        removed: int64 `[M]`, slots of the entries removed to make room; new entries may use them again.
+        inserted: int64 `[N]`, slots of the new entries, oldest first.
+        removed: int64 `[M]`, slots of the removed entries; new entries may reuse them.
     """
 
     inserted: Slots
@@ -29,41 +29,41 @@ class StoreChange(NamedTuple):
 
 
 class EntryStore(Protocol):
-    """Entries by slot, in arrays that are allocated once. Not thread-safe; the buffer's lock guards it.
+    """Entries by slot, in preallocated arrays. Not thread-safe; the buffer's lock guards it.
 
-    Every slot has a row: the large part of its content, which does not change until another takes its place. So a
-    checkpoint writes each row once.
+    Every slot has a row: the large part of its content, which does not change until it is overwritten. So checkpoints
+    write each row once.
 
-    Invariants: `size <= capacity`. A key names one entry, and one row, for ever; modulo `n_slots` it is the slot, which
-    is used again.
+    Invariants: `size <= capacity`. A key identifies one entry and one row forever. The key modulo `n_slots` is the
+    slot, which is reused.
     """
 
     @property
     def capacity(self) -> int:
-        """The number of entries it holds at most."""
+        """The largest number of entries."""
 
     @property
     def size(self) -> int:
-        """The number of entries in it."""
+        """The number of entries in the store."""
 
     def n_entries(self, rollout: Rollout) -> int:
-        """Returns how many entries a rollout makes."""
+        """Returns the number of entries of a rollout."""
 
     def fits(self, rollout: Rollout) -> bool:
-        """Returns True if `insert` takes the rollout in one piece; else its trajectories are inserted in several."""
+        """Returns True if `insert` takes the whole rollout; else its trajectories are inserted in several slices."""
 
     def insert(self, rollout: Rollout) -> StoreChange:
-        """Copies a rollout that fits, and removes as many entries as needed for it.
+        """Copies a rollout that fits, and removes as many entries as necessary.
 
         Raises:
-            InvalidRolloutError: The rollout lacks a final observation. Nothing has changed then.
+            InvalidRolloutError: The rollout lacks a final observation. The store is unchanged.
         """
 
     def remove(self, slots: Slots) -> None:
-        """Removes entries without others in their place."""
+        """Removes entries without replacing them."""
 
     def update_priorities(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
-        """Notes priorities, if removal goes by them."""
+        """Stores priorities, if they decide which entries are removed."""
 
     def find(self, keys: NDArray[np.int64]) -> tuple[Slots, NDArray[np.bool_]]:
         """Returns the slots `[N]` of keys, and bool `[N]`, True for entries that are still in the store."""
@@ -72,7 +72,7 @@ class EntryStore(Protocol):
         """Makes a room for samples of this size."""
 
     def gather(self, slots: Slots, room: Room, rng: np.random.Generator) -> ReplaySample:
-        """Fills a room with entries, except for the weights; `rng` chooses where sequences begin."""
+        """Fills a room with entries, except for the weights; `rng` chooses the beginnings of sequences."""
 
     def clear(self) -> None:
         """Removes every entry."""
@@ -81,7 +81,7 @@ class EntryStore(Protocol):
         """Returns the state for a checkpoint, without the rows: entries, keys, and the order of removal."""
 
     def load_state(self, state: PartState) -> None:
-        """Replaces everything by the `state` of an equal store; `write_rows` follows with the rows."""
+        """Replaces all content by the `state` of an equal store. `write_rows` follows with the rows."""
 
     @property
     def n_slots(self) -> int:
@@ -93,13 +93,13 @@ class EntryStore(Protocol):
 
     @property
     def guard(self) -> RowGuard:
-        """Keeps copies of rows for a snapshot; the store tells it before it overwrites them."""
+        """Keeps copies of rows for a snapshot. The store calls it before it overwrites rows."""
 
     def has_rows(self) -> NDArray[np.bool_]:
-        """Returns bool `[n_slots]`, a copy: True for slots that `row_keys` of the present state gives a key."""
+        """Returns a copy, bool `[n_slots]`: True for slots with a key in `row_keys` of the present state."""
 
     def row_keys(self, state: PartState) -> NDArray[np.int64]:
-        """Returns the keys of the rows that belong to a state. Any thread may call.
+        """Returns the keys of the rows in a state. Thread-safe.
 
         Args:
             state: An earlier result of `state`.
@@ -109,7 +109,7 @@ class EntryStore(Protocol):
         """
 
     def read_rows(self, slots: Slots) -> PendingRows:
-        """Begins to copy the rows of slots, int64 `[N]`, with their content now. Does not wait for a device."""
+        """Begins to copy the present rows of slots, int64 `[N]`. Does not wait for a device."""
 
     def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
         """Writes back rows that `read_rows` copied.

@@ -1,4 +1,4 @@
-"""Folds n steps into one transition when it is sampled.
+"""Folds n steps into one transition at the time of sampling.
 
 Sutton and Barto 2018, "Reinforcement Learning", section 7.1; in replay, Hessel et al. 2018, "Rainbow",
 https://arxiv.org/abs/1710.02298.
@@ -18,7 +18,7 @@ class FoldedSteps(NamedTuple):
     Attributes:
         reward: float64 `[B]`, the sum of gamma^k r_k for k < m.
         n_steps: int64 `[B]`, m, the number of steps folded.
-        last: int64 `[B]`, the row of the last of the m steps; the next observation is in the row after it.
+        last: int64 `[B]`, the row of the last of the m steps; the next row has the next observation.
     """
 
     reward: NDArray[np.float64]
@@ -34,10 +34,10 @@ def fold_n_step(
     reward: NDArray[np.float32],
     flags: NDArray[np.uint8],
 ) -> FoldedSteps:
-    """Folds every step with up to n - 1 steps that follow it.
+    """Folds every step with up to n - 1 following steps.
 
-    A step is the last one if the row after it is no step. At the end of an episode that row holds the final
-    observation, and at the end of a trajectory the observation after the last step.
+    A step is the last one if the next row is not a step. At the end of an episode, that row has the final observation.
+    At the end of a trajectory, that row has the observation after the last step.
 
     Args:
         rows: int64 `[B]`, rows of a ring that are steps.

@@ -37,12 +37,11 @@ from rollcast.services.rollouts.rollouts import Rollout
 class RolloutStore(SlotStore):
     """A store in which row `slot * T + t` holds step t of an entry.
 
-    Row `capacity * T + slot` holds the observation after the last step. Final observations are few: they lie one by
-    one beside the columns, in the same memory, and only they are not allocated at the start. Sequences of L steps with
-    `burn_in` steps before them begin anywhere in an entry where they fit. With recurrent states, row `slot` of their
-    columns is the state at t = 0, so sequences are whole entries. With a frame stack, rows
-    `capacity * (T + 1) + slot * (K - 1) + i` hold the frames before an entry, and samples have those before their
-    sequences. See `SlotStore` for keys and threads.
+    Row `capacity * T + slot` holds the observation after the last step. Final observations are few. Each is stored
+    separately in the same memory, and is not preallocated. Sequences of L steps, with `burn_in` steps before
+    them, begin anywhere in an entry where they fit. With recurrent states, row `slot` of their columns is the state at
+    t = 0, so sequences are whole entries. With a frame stack, rows `capacity * (T + 1) + slot * (K - 1) + i` hold the
+    frames before an entry. Samples have the frames before their sequences. See `SlotStore` for keys and threads.
     """
 
     def __init__(
@@ -60,10 +59,10 @@ class RolloutStore(SlotStore):
 
         Args:
             layout: Layout of the entries.
-            capacity: Number of entries it holds at most.
-            remover: Draws the entries that make room.
+            capacity: The largest number of entries.
+            remover: Draws the entries to remove.
             sequence_length: L; None: samples are whole rollouts.
-            burn_in: Steps before a sequence; L + burn_in is at most T, and T if recurrent states are kept.
+            burn_in: Steps before a sequence; L + burn_in is at most T, and exactly T with recurrent states.
             discount: gamma, for `ReplaySample.discount`.
             memory: The memory for the columns; None: main memory.
         """
@@ -93,7 +92,7 @@ class RolloutStore(SlotStore):
         return rollout.n_envs
 
     def make_room(self, batch_size: int) -> Room:
-        """See `EntryStore.make_room`. T is that of a rollout, or of burn-in and sequence."""
+        """See `EntryStore.make_room`. T is the length of a rollout, or of burn-in and sequence together."""
         room = self._columns.make_room(
             n_steps=self._n_sampled_steps,
             batch_size=batch_size,
@@ -135,7 +134,7 @@ class RolloutStore(SlotStore):
         self._finals.clear()
 
     def read_rows(self, slots: Slots) -> PendingRows:
-        """See `EntryStore.read_rows`. Steps are `[N, T, ...]`, last observations `[N, ...]`, final ones one by one."""
+        """See `EntryStore.read_rows`. Steps are `[N, T, ...]`, last observations `[N, ...]`. Final ones lie apart."""
         rows, columns = self._step_rows(slots), self._columns
         memory = columns.memory
         steps, flags = columns.read(rows), columns.flags.take(rows)
@@ -196,13 +195,13 @@ class RolloutStore(SlotStore):
         )
 
     def _finals_of(self, rows: PartState, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64], list[NDArray[Any]]]:
-        """Checks the final observations of n entries as `read_rows` wrote them; `_put_finals` takes them unchecked.
+        """Checks the final observations of n entries from `read_rows`; `_put_finals` does not check them.
 
         Returns:
             The number of final observations of each entry, their steps t, and the observations.
 
         Raises:
-            ValueError: `read_rows` cannot have written them.
+            ValueError: They cannot come from `read_rows`.
         """
         n_steps = self._layout.n_rollout_steps
         sizes = rows.array("n_finals", (n,), np.int64)
@@ -285,14 +284,14 @@ class RolloutStore(SlotStore):
     def _put_finals(
         self, slots: Slots, sizes: NDArray[np.int64], t: NDArray[np.int64], finals: list[NDArray[Any]]
     ) -> None:
-        """Cuts `t` and the final observations into pieces of these sizes, and keeps one for each slot."""
+        """Cuts `t` and the final observations into chunks of these sizes, and keeps one for each slot."""
         kept = self._columns.memory.keep(finals, sizes.tolist())
         pieces = np.split(t, np.cumsum(sizes)[:-1])
         for slot, its_t, observations in zip(slots.tolist(), pieces, kept, strict=True):
             self._finals[slot] = (its_t, observations)
 
     def _with_finals(self, sample: ReplaySample, slots: Slots, starts: NDArray[np.int64]) -> ReplaySample:
-        """Returns the sample with the final observations that lie inside it."""
+        """Returns the sample with those final observations that lie inside it."""
         indices: list[NDArray[np.int64]] = []
         values: list[list[ColumnArray]] = [[] for _ in self._columns.observations]
         for b, slot in enumerate(slots.tolist()):
@@ -322,8 +321,8 @@ class RolloutStore(SlotStore):
 def rollout_bytes(layout: EntryLayout) -> StoredBytes:
     """Returns the bytes of an entry of a `RolloutStore`, without final observations.
 
-    They are T steps, the last observation, with a frame stack the K - 1 observations before the first step, the
-    recurrent state, and 8 for the policy version.
+    An entry has T steps, the last observation, the K - 1 observations before the first step (with a frame stack), the
+    recurrent state, and 8 bytes for the policy version.
     """
     steps = layout.step_bytes.times(layout.n_rollout_steps)
     more = layout.frame_stack * layout.observation_bytes + layout.state_bytes

@@ -1,4 +1,4 @@
-"""Plans the rows of rollouts in a ring in which every step is followed by its next observation."""
+"""Plans the rows of rollouts in a ring in which each step's next observation is in the next row."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -13,11 +13,11 @@ from rollcast.services.rollouts.rollouts import Rollout
 
 
 class RowPlan(NamedTuple):
-    """The rows of a rollout, counted from its first: trajectory by trajectory, with one row behind each last step.
+    """The rows of a rollout, counted from its first row: trajectory by trajectory, with one row after each last step.
 
     Attributes:
-        source: int64 `[n_rows]`, the step t * B + b that a row holds; -1: only an observation.
-        ends: int64 `[B]`, the row behind each trajectory, for the observation after its last step.
+        source: int64 `[n_rows]`, the step t * B + b of a row; -1: only an observation.
+        ends: int64 `[B]`, the row after each trajectory, for the observation after its last step.
         finals: int64 `[N]`, the rows of the final observations.
         previous: int64 `[B * (K - 1)]`, the rows before each first step, for the frames before it; empty if K is 1.
     """
@@ -32,18 +32,18 @@ _NO_ROWS = np.zeros(0, np.int64)
 
 
 def plan_rows(rollout: Rollout, *, n_previous: int = 0) -> RowPlan:
-    """Gives every step a row, and every final observation a row right behind its step.
+    """Gives every step a row, and every final observation the row after its step.
 
-    Reset rows are kept, because their observation is the final one of the step before. Rows before all transitions of
-    their trajectory have no such step, and are left out.
+    Reset rows are kept, because their observation is the final observation of the previous step. Rows before all
+    transitions of their trajectory have no such step, and are omitted.
 
     Args:
         rollout: Any rollout.
         n_previous: K - 1, the rows for the frames before each trajectory.
 
     Returns:
-        The plan. A trajectory takes at most 2 T + K - 1 rows, and T + K if no episode ends inside and all its rows are
-        kept.
+        The plan. A trajectory takes at most 2 T + K - 1 rows. It takes T + K if no episode ends inside and all its rows
+            are kept.
 
     Raises:
         InvalidRolloutError: An episode ended before the last step, and its final observation is missing.
@@ -101,7 +101,7 @@ def _regular_plan(n_steps: int, n_envs: int, n_previous: int) -> RowPlan:
 
 
 def _with_previous(plan: RowPlan, b: NDArray[np.int64], n_previous: int) -> RowPlan:
-    """Returns a plan with so many rows before each trajectory; `b` has the trajectory of each final observation."""
+    """Returns a plan with extra rows before each trajectory; `b` has the trajectory of each final observation."""
     n_envs = len(plan.ends)
     n_before = n_previous * np.arange(1, n_envs + 1)  # new rows before the steps of each trajectory
     ends = plan.ends + n_before
@@ -115,13 +115,13 @@ def _with_previous(plan: RowPlan, b: NDArray[np.int64], n_previous: int) -> RowP
 
 
 def acting_trajectories(rollout: Rollout) -> Rollout:
-    """Drops the trajectories of a rollout that have no transition.
+    """Drops the trajectories of a rollout without a transition.
 
     Args:
         rollout: Any rollout.
 
     Returns:
-        The same rollout if every trajectory has a transition; else a copy of those that have, without statistics.
+        The same rollout if every trajectory has a transition; else a copy of those with one, without statistics.
     """
     if rollout.valid is None:
         return rollout
@@ -137,14 +137,14 @@ def acting_trajectories(rollout: Rollout) -> Rollout:
 
 
 def fitting_slices(rollout: Rollout, fits: Callable[[Rollout], bool]) -> Iterator[Rollout]:
-    """Cuts a rollout into pieces that fit.
+    """Cuts a rollout into slices that fit.
 
     Args:
         rollout: Any rollout.
-        fits: Returns True if a piece is small enough; a single trajectory has to be.
+        fits: Returns True if a slice is small enough. A single trajectory must fit.
 
     Yields:
-        The pieces, in order.
+        The slices, in order.
     """
     if fits(rollout):
         yield rollout
@@ -160,5 +160,6 @@ def _check_final_observations(rollout: Rollout, missing: NDArray[np.bool_]) -> N
         raise InvalidRolloutError(
             f"rollout {rollout.sequence} of {rollout.actor_id!r}: the episode of environment {b} ended at step {t}, "
             "and neither final_index nor a reset row after it has its final observation; expected one of them, because "
-            "a transition needs its true next observation; record it as the vector environment's autoreset mode says"
+            "a transition needs its true next observation; record it according to the vector environment's autoreset "
+            "mode"
         )

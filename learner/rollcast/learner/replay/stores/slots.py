@@ -1,4 +1,4 @@
-"""The base class of stores whose entries lie in any order: `RolloutStore` and `TransitionStore`."""
+"""The base class of stores with entries in any order: `RolloutStore` and `TransitionStore`."""
 
 from abc import ABC, abstractmethod
 
@@ -14,10 +14,10 @@ from rollcast.services.rollouts.rollouts import Rollout
 
 
 class SlotStore(ABC):
-    """A store of free and taken slots; when none is free, a `remover` chooses the entries that make room.
+    """A store of free and taken slots. If no slot is free, a `remover` chooses the entries to remove.
 
     The key of the n-th entry in slot i is n * capacity + i. Not thread-safe; the buffer's lock guards it. The
-    bookkeeping takes 16 bytes an entry, besides the remover's memory.
+    bookkeeping takes 16 bytes an entry, in addition to the remover's memory.
     """
 
     bytes_per_slot = 16
@@ -26,8 +26,8 @@ class SlotStore(ABC):
         """Starts empty.
 
         Args:
-            capacity: Number of entries it holds at most.
-            remover: Draws the entries that make room.
+            capacity: The largest number of entries.
+            remover: Draws the entries to remove.
         """
         self.capacity = capacity
         self.n_slots = capacity
@@ -42,7 +42,7 @@ class SlotStore(ABC):
 
     @property
     def size(self) -> int:
-        """The number of entries in it."""
+        """The number of entries in the store."""
         return self.capacity - self._n_free
 
     @abstractmethod
@@ -86,7 +86,7 @@ class SlotStore(ABC):
         return slots, (keys == self._keys(slots)) & self._is_taken.take(slots)
 
     def clear(self) -> None:
-        """Removes every entry; keys are not used again."""
+        """Removes every entry; keys are not reused."""
         self._remover.clear()
         self._is_taken.fill(False)
         self._free[:] = np.arange(self.capacity)[::-1]
@@ -130,8 +130,8 @@ class SlotStore(ABC):
 
     @abstractmethod
     def _prepare(self, rollout: Rollout) -> None:
-        """Does everything that can fail, before anything has changed."""
+        """Performs every step that can fail, before any change."""
 
     @abstractmethod
     def _overwrite(self, slots: Slots, rollout: Rollout) -> None:
-        """Tells the guard, and copies the rollout's entries into the slots."""
+        """Notifies the guard, and copies the rollout's entries into the slots."""

@@ -1,4 +1,4 @@
-"""A store of transitions in a ring of rows, the oldest removed first, without storing an observation twice."""
+"""A store of transitions in a ring of rows, oldest removed first, which stores each observation once."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -22,7 +22,7 @@ from rollcast.learner.replay.stores.n_step import fold_n_step
 from rollcast.learner.replay.stores.row_plan import plan_rows
 from rollcast.services.rollouts.rollouts import Rollout
 
-# The ring has one row for an episode's end for so many entries.
+# The ring has one extra row, for ends of episodes, for this many entries.
 STEPS_PER_EPISODE_END: Final = 32
 
 # The worst case: every step ends its episode, T is 2, and a trajectory is a step, a reset row, and the last row.
@@ -43,16 +43,16 @@ _ONE: Final = np.array(1)
 def ring_rows(capacity: int, n_rollout_steps: int, batch_size: int = 1, frame_stack: int = 1) -> int:
     """Returns the number of rows of a ring that holds `capacity` entries.
 
-    It is one row for each entry, K for each trajectory, and one for each 32 entries, for episodes that end inside. It
-    is at least the 2 T + K - 1 that a single trajectory may need, and the rows of a batch. K - 1 rows come on top, see
-    `TrajectoryRing`. For K = 1 and T >= 16, these are at most 1.1 rows an entry, unless a batch is more than a third of
-    the capacity.
+    The ring has one row for each entry, K rows for each trajectory, and one row for each 32 entries, for episodes that
+    end inside a trajectory. It has at least the 2 T + K - 1 rows of a single trajectory, and the rows of a batch. K - 1
+    rows are added; see `TrajectoryRing`. For K = 1 and T >= 16, the ring has at most 1.1 rows an entry, unless a batch
+    is more than a third of the capacity.
 
     Args:
         capacity: Number of entries, at least T.
         n_rollout_steps: T.
-        batch_size: Entries of a batch, which the ring holds however short episodes are.
-        frame_stack: K, the frames that the policy sees at once.
+        batch_size: Entries of a batch, which the ring can hold even with short episodes.
+        frame_stack: K, the number of frames that the policy sees at once.
     """
     n_previous = frame_stack - 1
     extra = frame_stack * -(-capacity // n_rollout_steps) + capacity // STEPS_PER_EPISODE_END
@@ -64,20 +64,20 @@ class TrajectoryRing:
     """A ring in which the rows s_0, s_1, ..., s_{T-1} of a trajectory and the observation after them are consecutive.
 
     Invariant: the next observation of the step in row i is the observation in row i + 1 (modulo the number of rows). No
-    index is needed: an episode that ends inside a trajectory is followed by a row for its final observation, or by the
-    reset row, which holds the same observation. Such rows are no steps and are never drawn. Rows are removed in the
-    order in which they were written, so a row exists at least as long as the row before it.
+    index is needed. After an episode that ends inside a trajectory, a row holds its final observation. That row is an
+    extra row, or the reset row. Such rows are not steps and are never drawn. Rows are removed in the order of writing,
+    so each row exists at least as long as the previous row.
 
-    With a frame stack of K, columns hold single frames, and samples hold stacks. A stack is the frames of row i and of
-    the K - 1 rows before it, back to the row that begins its episode, see `rows_of_stacks`. Each trajectory begins with
-    K - 1 rows for the frames before it, which are no steps. The K - 1 rows that were removed last are not written yet,
-    so that no entry loses a frame.
+    With a frame stack of K, columns hold single frames, and samples hold stacks. A stack consists of the frames of row
+    i and of the K - 1 rows before it, back to the first row of its episode; see `rows_of_stacks`. Each trajectory
+    begins with K - 1 rows for the frames before it, which are not steps. The last K - 1 removed rows are not
+    overwritten yet, so that no entry loses a frame.
 
     The oldest entries make room when there are `capacity` entries, or no row is left. If episodes are shorter than 32
-    steps on average, their ends take so many rows that the ring is full below its capacity: at 92 % of it with episodes
-    of 8 steps, never below a third. It always holds `batch_size` entries.
+    steps on average, their final observations take many rows. The ring is then full below its capacity: at 92 % with
+    episodes of 8 steps, never below a third. The ring always holds `batch_size` entries.
 
-    Slots are rows; removed rows are no entries. The key of row i in the ring's n-th round is n * n_slots + i. Not
+    Slots are rows; removed rows are not entries. The key of row i in the ring's n-th round is n * n_slots + i. Not
     thread-safe; the buffer's lock guards it.
     """
 
@@ -95,9 +95,9 @@ class TrajectoryRing:
 
         Args:
             layout: Layout of the entries.
-            capacity: Number of entries it holds at most, at least T.
-            batch_size: Number of entries it holds at least, once so many were inserted.
-            n_step: Number of steps folded into one when a transition is sampled, at least 1.
+            capacity: The largest number of entries, at least T.
+            batch_size: Number of entries that it can always hold.
+            n_step: Number of steps folded into a sampled transition, at least 1.
             discount: gamma, for folding.
             memory: The memory for the columns; None: main memory.
         """
@@ -186,12 +186,12 @@ class TrajectoryRing:
         return StoreChange(inserted, removed)
 
     def remove(self, slots: Slots) -> None:
-        """See `EntryStore.remove`. The rows stay until they are the oldest: they are next observations of others."""
+        """See `EntryStore.remove`. The rows stay until they are the oldest, because other entries need them."""
         self._columns.flags[slots] &= np.uint8(~ENTRY & 0xFF)
         self.size -= len(slots)
 
     def update_priorities(self, slots: Slots, priorities: NDArray[np.float64]) -> None:
-        """Does nothing: the oldest are removed first."""
+        """Does nothing: the oldest entries are removed first."""
 
     def find(self, keys: NDArray[np.int64]) -> tuple[Slots, NDArray[np.bool_]]:
         """See `EntryStore.find`."""
@@ -234,7 +234,7 @@ class TrajectoryRing:
         return has_rows
 
     def row_keys(self, state: PartState) -> NDArray[np.int64]:
-        """See `EntryStore.row_keys`. All rows have keys, not only those of entries."""
+        """See `EntryStore.row_keys`. All rows have keys, not only the rows of entries."""
         keys = np.full(self.n_slots, -1)
         first = self._oldest_row(state.values["tail"], state.values["head"])
         for span in self._slices(first, state.values["head"] - first):
@@ -244,7 +244,7 @@ class TrajectoryRing:
         return keys
 
     def read_rows(self, slots: Slots) -> PendingRows:
-        """See `EntryStore.read_rows`. Flags change, so they are part of the state instead."""
+        """See `EntryStore.read_rows`. Flags change, so they are part of the state."""
         return self._columns.read(slots)
 
     def write_rows(self, slots: Slots, arrays: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
@@ -286,7 +286,7 @@ class TrajectoryRing:
         return [slice(first, first + n_left), slice(0, n_rows - n_left)]
 
     def clear(self) -> None:
-        """Removes every entry; keys are not used again."""
+        """Removes every entry; keys are not reused."""
         self._columns.flags.fill(0)
         self._tail = self._head
         self.size = 0
@@ -307,7 +307,7 @@ class TrajectoryRing:
         return rows.compress(self._columns.flags.take(rows) != 0)
 
     def _oldest_entries(self, n_rows: int) -> Slots:
-        """Returns which of the n oldest rows are entries, counted from the oldest."""
+        """Returns the entries among the n oldest rows, counted from the oldest."""
         first = self._tail % self.n_slots
         stop = first + n_rows
         flags = self._columns.flags[first:stop]

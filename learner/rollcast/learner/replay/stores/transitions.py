@@ -1,4 +1,4 @@
-"""A store of transitions in any order, each with its own next observation, for removal by priority."""
+"""A store of transitions in any order, each with a separate next observation, for removal by priority."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,11 +18,11 @@ from rollcast.services.rollouts.rollouts import Rollout
 
 
 class TransitionStore(SlotStore):
-    """A store of transitions that are removed in any order, so that the step after a transition may be gone.
+    """A store of transitions that are removed in any order, so that the next step of a transition may be gone.
 
-    Each transition keeps its next observation, at twice the bytes of a `TrajectoryRing`. It is folded over n steps when
-    it is inserted, while the steps after it are at hand. With a frame stack it keeps both stacks, 2 K frames: the
-    frames of the steps before it may be gone, too. See `SlotStore` for keys and threads.
+    Each transition keeps its next observation, at twice the bytes of a `TrajectoryRing`. The transition is folded over
+    n steps at insertion, while the next steps are available. With a frame stack it keeps both stacks, 2 K frames,
+    because the previous steps may be gone, too. See `SlotStore` for keys and threads.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class TransitionStore(SlotStore):
 
         Args:
             layout: Layout of the entries.
-            capacity: Number of entries it holds at most, at least T.
-            remover: Draws the entries that make room.
+            capacity: The largest number of entries, at least T.
+            remover: Draws the entries to remove.
             n_step: Number of steps folded into one transition, at least 1.
             discount: gamma, for folding.
             memory: The memory for the columns; None: main memory.
@@ -125,8 +125,8 @@ class TransitionStore(SlotStore):
 def transition_bytes(layout: EntryLayout) -> StoredBytes:
     """Returns the bytes of an entry of a `TransitionStore`.
 
-    They are a step, its next observation, each observation a stack if the layout has one, and 2 for the number of
-    steps.
+    An entry has a step, its next observation, and 2 bytes for the number of steps. Each observation is a stack
+    if the layout has one.
     """
     stacked = layout.stacked
     step = stacked.step_bytes

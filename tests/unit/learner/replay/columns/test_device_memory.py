@@ -150,7 +150,7 @@ class TestMemoryOfAGpu:
         settings = {**STORES[store], "capacity": 1_000_000, "device": "learner"}
         with pytest.raises(ConfigurationError) as error:
             make_buffer(n_rollout_steps=T, place="cuda", announce=announced.append, **settings)
-        assert "MB on cuda, and 1.0 MB are free there; expected at most what is free; lower" in str(error.value)
+        assert "MB on cuda, and 1.0 MB are free there; expected at most that much; lower" in str(error.value)
         assert "device 'cpu'" in str(error.value)
         (line,) = announced
         assert " MB on cuda, " in line

@@ -12,7 +12,7 @@ def test_rejects_sample_larger_than_its_content():
     for kind in (Fifo, Lifo):
         sampler = kind(N_SLOTS)
         sampler.insert(np.arange(3))
-        with pytest.raises(NotReadyError, match="4 entries were asked of a sampler that has 3"):
+        with pytest.raises(NotReadyError, match="4 entries were requested from a sampler that has 3"):
             sampler.sample(4)
 
 

@@ -95,7 +95,7 @@ def test_rejects_damaged_pieces(tmp_path, content):
     (tmp_path / "file").write_bytes(piece_of({"a": ["|u1", [2]]}, b"ab") + content)
     pieces = read_chunks(tmp_path / "file")
     np.testing.assert_array_equal(next(pieces)["a"], np.frombuffer(b"ab", np.uint8))
-    with pytest.raises(ConfigurationError, match=r"file cannot be read: .*; resume from another one"):
+    with pytest.raises(ConfigurationError, match=r"file cannot be read: .*; resume from another checkpoint"):
         next(pieces)
 
 
