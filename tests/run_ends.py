@@ -116,8 +116,9 @@ class Run:
         policy = self.folder.read_policy("last") if self.folder.policy_path("last").exists() else None
         summary = self.outside / "summary.json"
         summed_up = json.loads(summary.read_text()) if summary.is_file() else None
-        printed = re.search(r"^env steps +(\S+) in .*\nupdates +(\S+)$", self.said[0], re.MULTILINE)
-        shown = re.findall(r"^\d{4}-\d\d-\d\d .* (\S+) steps ", self.said[0], re.MULTILINE)
+        # A tracker's thread prints to the same pipe, a line in two writes: our lines may begin behind its words.
+        printed = re.search(r"env steps +(\S+) in .*\n+updates {2,}(\S+)$", self.said[0], re.MULTILINE)
+        shown = re.findall(r"\d{4}-\d\d-\d\d [\d:]{8}  .* (\S+) steps ", self.said[0])
         told = {
             "records": Moment(records[-1]["env_steps"], int(records[-1][_UPDATES])),
             "tensorboard": self._of_tensorboard(),

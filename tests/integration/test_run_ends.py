@@ -181,7 +181,7 @@ def test_all_that_tell_of_a_run_agree_on_its_end(name: str, role: Role, tmp_path
         end = telling["tracker"]
         assert end is not None
         assert end.updates
-        assert telling == {place: agreeing(moment, end) for place, moment in telling.items()}
+        assert telling == {place: agreeing(moment, end) for place, moment in telling.items()}, said
         assert {place: last[place] for place in way.silent} == dict.fromkeys(way.silent)
         for place in way.behind & last.keys():
             assert (last[place] or Moment(0)).env_steps <= end.env_steps, place
