@@ -81,13 +81,14 @@ def _exit_code(program: str, run: Callable[[], int]) -> int:
 def _run(name: str, command: Command, arguments: list[str]) -> int:
     program = f"rollcast {name}"
     if command.subcommand:
-        given, *arguments = arguments or ["nothing"]
-        if given in ("-h", "--help"):
-            arguments = ["--help"]
-        elif given != command.subcommand:
-            raise ConfigurationError(
-                f"there is no command {name} {given!r}; expected rollcast {name} {command.subcommand}"
-            )
+        expected = f"expected rollcast {name} {command.subcommand}"
+        if not arguments:
+            raise ConfigurationError(f"{name} needs a second word; {expected}")
+        given, *rest = arguments
+        if given == command.subcommand:
+            arguments = rest
+        elif given not in ("-h", "--help", "--help-all"):
+            raise ConfigurationError(f"there is no command {name} {given!r}; {expected}")
         program += f" {command.subcommand}"
     with uncollected_imports():
         settings: Any = command.settings().from_command_line(program, arguments)

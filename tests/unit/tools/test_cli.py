@@ -53,6 +53,22 @@ def test_rejects_unknown_command_and_suggests_one(capsys: pytest.CaptureFixture[
     assert message.endswith("did you mean train?\n")
 
 
+@pytest.mark.parametrize("option", ["-h", "--help", "--help-all"])
+def test_help_of_the_only_replay_command_needs_no_word(option: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as short:
+        cli.main(["replay", option])
+    shown = capsys.readouterr().out
+    with pytest.raises(SystemExit) as long:
+        cli.main(["replay", "serve", option])
+    assert (short.value.code, long.value.code) == (0, 0)
+    assert shown == capsys.readouterr().out
+
+
+def test_replay_needs_a_second_word(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["replay"]) == 2
+    assert capsys.readouterr().err == "rollcast replay: replay needs a second word; expected rollcast replay serve\n"
+
+
 def test_rejects_unknown_replay_command(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["replay", "help-me"]) == 2
     assert "there is no command replay 'help-me'; expected rollcast replay serve" in capsys.readouterr().err
