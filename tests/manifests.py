@@ -4,7 +4,6 @@ import base64
 import functools
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 import yaml
 
 from rollcast.learner import main
-from tests.documents import section_of
+from tests.documents import commands, section_of
 from tests.needs import lacks
 from tests.processes import ROOT
 
@@ -101,19 +100,18 @@ def make_secrets(folder: Path) -> Secrets:
     _needs_kubectl()
     section = section_of("kubernetes.md", "TLS and tokens")
     secrets: dict[str, dict[str, bytes]] = {}
-    for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL):
-        for line in block.replace("\\\n", " ").splitlines():
-            command = shlex.split(line)
-            if command[:2] == ["rollcast", "certs"]:
-                assert main(["certs", str(folder / command[2]), *command[3:]]) == 0
-            elif command[:4] == ["kubectl", "create", "secret", "generic"]:
-                asked = [*command, "--dry-run=client", "--output=json"]
-                done = subprocess.run(asked, cwd=folder, capture_output=True, text=True, check=False)
-                assert done.returncode == 0, f"{line}\n{done.stderr}"
-                data = json.loads(done.stdout)["data"]
-                secrets[command[4]] = {name: base64.b64decode(content) for name, content in data.items()}
-            elif command[0] != "kubectl":
-                subprocess.run(["bash", "-c", line], cwd=folder, check=True)
+    for line in commands(section):
+        command = shlex.split(line)
+        if command[:2] == ["rollcast", "certs"]:
+            assert main(["certs", str(folder / command[2]), *command[3:]]) == 0
+        elif command[:4] == ["kubectl", "create", "secret", "generic"]:
+            asked = [*command, "--dry-run=client", "--output=json"]
+            done = subprocess.run(asked, cwd=folder, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+            data = json.loads(done.stdout)["data"]
+            secrets[command[4]] = {name: base64.b64decode(content) for name, content in data.items()}
+        elif command[0] != "kubectl":
+            subprocess.run(["bash", "-c", line], cwd=folder, check=True)
     return secrets
 
 

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from tests.documents import section_of
+from tests.documents import commands, section_of
 from tests.e2e.conftest import ENDLESS, wait_until
 from tests.e2e.watch import Watch
 
@@ -36,8 +36,7 @@ def wait_for_both(ranks):
 @pytest.mark.parametrize("compose", [ENDLESS | {"OVERRIDE": "deploy/compose/ddp.yml"}], indirect=True)
 def test_two_ranks_share_the_actors_and_come_back_with_them_when_one_is_killed(compose):
     section = section_of("several_learners.md", "In containers")
-    lines = section.partition("```sh\n")[2].partition("```")[0].splitlines()
-    files, up, status, down = (shlex.split(line) for line in lines)
+    files, up, status, down = (shlex.split(line) for line in commands(section)[:4])
     assert files == ["export", "COMPOSE_FILE=docker-compose.yml:deploy/compose/ddp.yml"], "as the project here has them"
     # the images are built; two of the four actors are enough
     compose.run(*(word for word in up[2:] if word != "--build"), "--scale", "actor=2")

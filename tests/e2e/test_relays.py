@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from rollcast.services.security.security import ClientSecurity
-from tests.documents import section_of
+from tests.documents import commands, section_of
 from tests.e2e.conftest import ENDLESS, wait_until
 from tests.e2e.watch import Watch
 
@@ -35,8 +35,7 @@ def wait_for_rollouts(watch, n_actors):
 @pytest.mark.parametrize("compose", [ENDLESS | {"OVERRIDE": "deploy/compose/relay.yml"}], indirect=True)
 def test_actors_go_on_through_the_other_relay_and_then_directly(compose):
     section = section_of("relays.md", "In containers")
-    lines = section.partition("```sh\n")[2].partition("```")[0].splitlines()
-    files, up, status, down = (shlex.split(line) for line in lines)
+    files, up, status, down = (shlex.split(line) for line in commands(section)[:4])
     assert files == ["export", "COMPOSE_FILE=docker-compose.yml:deploy/compose/relay.yml"], "as the project has them"
     # the images are built; two of the four actors are enough
     compose.run(*(word for word in up[2:] if word != "--build"), "--scale", "actor=2")
