@@ -8,7 +8,7 @@ import pytest
 from tests.documents import PAGES, ROOT, without_blocks
 
 HOME = ROOT / "docs" / "index.md"
-# Asked before the pages were written: the page that answers, its heading, and words of the answer.
+# Asked before the pages were read: the page that answers, its heading, and words of the answer.
 QUESTIONS = {
     "my actor hangs": ("troubleshoot.md", "When it waits", "named actor"),
     "my environment crashes sometimes": ("failing_environments.md", "Keep the actor", "drop_episode"),
@@ -38,6 +38,35 @@ QUESTIONS = {
     "how do I keep the best policy": ("evaluate.md", "Results", "The best policy"),
     "can I log to Weights & Biases": ("monitor.md", "Trackers", "wandb"),
     "how do I export to ONNX": ("export.md", "Export it", "rollcast export"),
+    # asked later by newcomers, and by people with a simulator, a cluster, another library, another language
+    "is the policy kept when I press Ctrl-C": ("stop_and_restart.md", "Stop", "saves its last policy"),
+    "how do I watch the agent play": ("serve_policy.md", "Serve a policy", "--video"),
+    "where is my run saved": ("file_formats.md", "A run's folder", "policy_best"),
+    "a step of my simulator takes two seconds": (
+        "expensive_environments.md",
+        "Steps of seconds",
+        "no rollout for 600 s",
+    ),
+    "my simulator is written in C++": ("environments_elsewhere.md", "Start", "C++"),
+    "can a step have a time limit": ("failing_environments.md", "An environment that fails", "--step-timeout-s"),
+    "which observation spaces may I use": ("environments.md", "Which spaces you may use", "nested Dict"),
+    "how do I choose a level at a reset": ("environments.md", "Seeds", "--env-kwargs"),
+    "which ports do I open in the firewall": ("connect_machines.md", "Ports", "MASTER_PORT"),
+    "how much memory does a learner need": ("installation.md", "Memory and cores", "replay buffer"),
+    "what happens when a node is drained": ("kubernetes.md", "How pods start and end", "SIGTERM to the learner"),
+    "does Slurm's time limit end my run": ("slurm.md", "Time limits, dead nodes, preemption", "requeues"),
+    "how do I replace a certificate": ("secure.md", "Replace certificates and tokens", "at the next connection"),
+    "may learner and actors have different versions": ("compatibility.md", "Versions of rollcast", "same protocol"),
+    "how do I scale the actors automatically": ("kubernetes.md", "As many actors as the learner needs", "KEDA"),
+    "what is ent_coef called": ("from_sb3.md", "Hyperparameters", "--ppo.entropy-cost"),
+    "where are the callbacks": ("from_sb3.md", "Callbacks", "EvalCallback"),
+    "can I load a model of Stable-Baselines3": ("from_sb3.md", "A run", "reads only its own policies"),
+    "where is VecNormalize when I use the policy": ("serve_policy.md", "In Python", "Normalised"),
+    "how do I write an actor in Go": ("protocol.md", "Join", "process_nonce"),
+    "how are tensors encoded": ("protocol.md", "What a rollout holds", "little-endian"),
+    "how large may a message be": ("protocol.md", "Large rollouts, and fast ones", "max_message_bytes"),
+    "do I send a rollout again when the stream breaks": ("protocol.md", "End and reconnect", "again"),
+    "which status codes mean: try again": ("protocol.md", "Status codes", "try again with backoff"),
 }
 
 
