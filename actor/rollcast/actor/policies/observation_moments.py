@@ -2,14 +2,15 @@
 
 Every Box of floats among the leaves becomes
 
-    y = clip(float32(x - mean) * float32(1 / sqrt(variance + 1e-8)), -observation_clip, observation_clip)
+    s = float32(max(1 / sqrt(variance + 1e-8), 2^-126))
+    y = clip(float32(x - mean) * s, -observation_clip, observation_clip)
 
 with a mean and a variance for each number. For a leaf of float64, x - mean is computed in float64, because float32
 loses small differences of large numbers. For any other leaf, x - mean is computed in float32, from float32(x) and
-float32(mean). The moments are the arrays `normalization.<substep>.mean`, `.variance` (float64 `[F]`) and `.count`
-(int64 `[]`) of a policy. F counts the numbers of all these leaves, in the order of the space. All operations are
-correctly rounded by IEEE 754, in this order, so all implementations give bit-identical results. All other leaves, such
-as images and Discrete spaces, are unchanged.
+float32(mean). The moments, which are the running mean and variance and the number of observations, are arrays of a
+policy: `normalization.<substep>.mean`, `.variance` (float64 `[F]`) and `.count` (int64 `[]`). F counts the numbers of
+all these leaves, in the order of the space. All operations are correctly rounded by IEEE 754, in this order, so all
+implementations give bit-identical results. All other leaves, such as images and Discrete spaces, are unchanged.
 """
 
 import math

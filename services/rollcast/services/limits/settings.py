@@ -34,7 +34,7 @@ class LimitSettings(BaseModel):
     )
     max_bytes_in_flight: AtLeastOne = setting(
         DEFAULT_LIMITS.max_bytes_in_flight,
-        "Bytes of all rollouts that are being received or wait to be taken; above that, actors wait.",
+        "Bytes of all rollouts that are being received or wait for the queue; above that, actors wait.",
         FREE,
     )
     calls_per_second: PositiveFloat = setting(
