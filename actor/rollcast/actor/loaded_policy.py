@@ -52,8 +52,8 @@ def load_policy(
         seed: Seeds the sampling of actions.
 
     Raises:
-        ConfigurationError: There is no such policy, the file is not a policy, the policy needs your own network and you
-            did not name it, or the file has no spaces and you gave none.
+        ConfigurationError: There is no such policy, or the file is not a policy. Or the policy needs your own network
+            and you did not name it, or the file has no spaces and you gave none.
         ProtocolMismatchError: The weights do not fit the spaces.
     """
     saved, known = find_saved_policy(run_or_file, name=name, network=network, spaces=spaces)

@@ -68,9 +68,9 @@ class EnvironmentSettings(ProcessSettings):
     )
     atari: bool = setting(
         False,
-        "Preprocess an Atari game, such as ALE/Pong-v5: grey frames of 84 by 84, 4 frames a step with the maximum of "
-        "the last two, up to 30 no-ops at the start. A lost life ends the episode in training, not in evaluation. The "
-        "default of the learner's --frame-stack is then 4. Needs the extra 'atari'.",
+        "Preprocess an Atari game, such as ALE/Pong-v5. Frames are grey, 84 by 84. A step takes 4 frames, and returns "
+        "the maximum of the last two. An episode begins with up to 30 no-ops. A lost life ends the episode in "
+        "training, not in evaluation. The default of the learner's --frame-stack is then 4. Needs the extra 'atari'.",
         stays("another environment is another task"),
     )
 

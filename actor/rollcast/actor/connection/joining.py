@@ -66,8 +66,8 @@ class Joining:
     def offer(self, acknowledged_sequence: int) -> JoinOffer:
         """Returns the offer for the next join.
 
-        After the first join, the offer has the values that a restarted learner needs to continue: the actor's name,
-        incarnation and number of environments, and the last acknowledged rollout.
+        After the first join, the offer has the values that a restarted learner needs to continue. These are the actor's
+        name, incarnation and number of environments, and the last acknowledged rollout.
         """
         agreement = self._agreement
         if agreement is None:

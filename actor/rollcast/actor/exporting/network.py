@@ -26,8 +26,8 @@ class NetworkNodes:
         graph: The graph.
         saved: The policy.
         substep_key: The substep.
-        layout: The layout of its observations, as stacks of frames.
-        leaves: The leaves of its observations by path, as stacks of frames.
+        layout: The layout of the policy's observations, as stacks of frames.
+        leaves: The leaves of these observations by path.
     """
 
     def __init__(

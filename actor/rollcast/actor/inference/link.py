@@ -100,7 +100,7 @@ class InferenceLink:
 
         Args:
             question: The question.
-            n_parameters: P of its substep.
+            n_parameters: P of the question's substep.
         """
         with self._lock:
             stream = self._stream

@@ -107,8 +107,8 @@ def action_mask_of(spaces: SubstepSpaces) -> ActionMask | None:
         spaces: The spaces of one substep.
 
     Raises:
-        InvalidSpaceError: If a leaf named `action_mask` is outside the topmost Dict, is its only member, or has a wrong
-            dtype, shape or range; or if the actions cannot be masked.
+        InvalidSpaceError: If a leaf named `action_mask` is outside the topmost Dict, or is its only member. Or if it
+            has a wrong dtype, shape or range, or the actions cannot be masked.
     """
     leaves = space_leaves(spaces.observation)
     paths = [path for path in leaves if ACTION_MASK in path.split("/")]

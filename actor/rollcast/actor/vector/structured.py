@@ -32,8 +32,8 @@ class StructuredVectorEnv:
     """A vector of structured environments. The caller steps an environment as soon as its turn has all actions.
 
     This class is not a `gymnasium.vector.VectorEnv`, because different agents act in its environments at the same time.
-    The vector checks every turn: its agents exist and have not ended, all agents have ended at the end of the episode,
-    and observations fit their spaces. In the returned turns, an observation is a dict from leaf path to array.
+    The vector checks every turn: its agents exist and have not ended, and observations fit their spaces. At the end of
+    the episode, all agents must have ended. In the returned turns, an observation is a dict from leaf path to array.
 
     Args:
         env_factories: Each makes one environment.

@@ -16,8 +16,8 @@ class InitialEpisodes:
         initial_ones, others = initial.split(piece)
         initial.end(version)                    # the policy in training was published
 
-    An episode belongs to the initial policy if that policy chose any of its actions, because a mixed episode's return
-    says little about the policy in training.
+    An episode belongs to the initial policy if that policy chose any of its actions. The return of a mixed episode does
+    not measure the policy in training.
     """
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ class InitialFill:
 
         Raises:
             ConfigurationError: The demonstrations cannot be opened, or are empty.
-            RecordingError: The file of demonstrations is damaged. The buffer has none of them.
+            RecordingError: The file of demonstrations is damaged. The buffer then has no demonstrations.
             SpacesMismatchError: The demonstrations were recorded with other spaces.
             CollectTimeoutError: No entry arrived within the actors' `collect_timeout_s`.
         """

@@ -185,7 +185,7 @@ class BaseDistributedWorkersWithBuffer:
         Raises:
             ConfigurationError: The size is above the buffer's, or below `batch_size`. Or the demonstrations cannot be
                 opened, or are empty.
-            RecordingError: The file of demonstrations is damaged. The buffer has none of them.
+            RecordingError: The file of demonstrations is damaged. The buffer then has no demonstrations.
             SpacesMismatchError: The demonstrations were recorded with other spaces.
             CollectTimeoutError: No entry arrived within the workers' `collect_timeout_s`.
         """

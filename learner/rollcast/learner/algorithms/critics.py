@@ -149,7 +149,7 @@ class RecurrentValueCritic(nn.Module):
 class CriticEnsemble(nn.Module):
     """Q_1 to Q_E: networks of the policy's architecture without shared parameters.
 
-    For Discrete actions each network returns the values of all actions; for Box the action is an input, concatenated
+    For Discrete actions each network returns the values of all actions. For Box the action is an input, concatenated
     with the vector part of the observation. Two such networks are the twin critics of Fujimoto et al. 2018, "Addressing
     Function Approximation Error in Actor-Critic Methods", https://arxiv.org/abs/1802.09477.
 

@@ -117,7 +117,7 @@ def default_minibatch_steps(n_steps: int, *, n_epochs: int, recurrent: bool) -> 
 
     Args:
         n_steps: The steps of a batch.
-        n_epochs: The passes over it.
+        n_epochs: The passes over the batch.
         recurrent: True if minibatches consist of whole trajectories.
     """
     return max(256 if recurrent else 64, n_steps // (16 if n_steps >= 8192 and n_epochs >= 8 else 32))

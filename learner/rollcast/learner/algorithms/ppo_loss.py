@@ -54,8 +54,9 @@ def ppo_loss(
                          + value_cost (V(x_t) - target_t)^2 / 2
                          - entropy_cost H(pi(. | x_t)) ]
 
-    With `clip_range_value`, the critic's term is the larger of two errors: the unclipped error, and the error of a
-    value clipped to `clip_range_value` around the critic's value before the first pass, as in the authors' code.
+    With `clip_range_value`, the critic's term is the larger of two errors, as in the authors' code. One is the
+    unclipped error. The other is the error of a value clipped to `clip_range_value` around the critic's value before
+    the first pass.
 
     Importance weights above `max_ratio` are constants, so they have no effect where an advantage is negative. For
     negative advantages, the clip alone does not bound the loss (Ye et al. 2020, "Mastering Complex Control in MOBA

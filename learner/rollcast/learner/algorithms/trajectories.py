@@ -41,8 +41,8 @@ def observations_to_value(batch: Batch, columns: BatchColumns) -> dict[str, Tens
         columns: Its observations.
 
     Returns:
-        `[(T + 1) * B + N, ...]` for every leaf: those of all T * B rows, the B last and the N final ones. If the policy
-        sees K frames at once, `[(T + 1) * B + N, K, ...]`.
+        `[(T + 1) * B + N, ...]` for every leaf: the observations of all T * B rows, then the B last and the N final
+        observations. If the policy sees K frames at once, `[(T + 1) * B + N, K, ...]`.
     """
     ends = [columns.last_observation]
     if batch.final_index.shape[0]:

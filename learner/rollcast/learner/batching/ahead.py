@@ -31,7 +31,7 @@ class AheadAssembler:
 
     Args:
         arrivals: The rollouts to assemble.
-        queue: The queue among them.
+        queue: The queue of these rollouts.
         assembly: The batches to fill.
         batch_size: B, in trajectories.
         is_stale: Returns whether trajectories are too old now. Any thread may call it.

@@ -34,9 +34,9 @@ class Fence(Protocol):
 class Copier(Protocol):
     """Copies tensors between main memory and one device. One thread at a time may use it, and any thread its fences.
 
-    Rule: between `send` and the end of the wait for a later fence, no thread writes or frees the source, and the host
-    does not read the target. On the CPU, unnecessary copies are omitted: the result of `send` may share the memory of
-    the source, and is valid until the source is written.
+    Rule: this holds from `send` to the end of the wait for a later fence. No thread writes or frees the source, and the
+    host does not read the target. On the CPU, unnecessary copies are omitted. The result of `send` may then share the
+    memory of the source, and is valid until the source is written.
 
     Attributes:
         device: The device, with its index.

@@ -23,7 +23,7 @@ _CUBLAS_VALUES: Final = (":4096:8", ":16:8")
 def deterministic_arithmetic(device: torch.device) -> Iterator[None]:
     """Makes torch's results bit-identical within a block, then restores torch's settings.
 
-    In the block, torch chooses algorithms that add in a fixed order, cuDNN does not choose its algorithms by speed, and
+    In the block, torch chooses algorithms that add in a fixed order. cuDNN does not choose its algorithms by speed, and
     cuBLAS has the necessary workspace. Call it before any computation.
 
     Args:

@@ -139,7 +139,7 @@ class RecoveredRollouts:
         folder: The folder of the segments.
         header: Describes the rollouts.
         found: The rollouts to return, oldest first.
-        open_rollouts: Gets the rollouts as open ones; unreadable ones are removed from it.
+        open_rollouts: This object receives the rollouts as open rollouts. Unreadable rollouts are removed from it.
 
     Attributes:
         n_lost: The number of unreadable rollouts.

@@ -10,8 +10,8 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces
 class SlotOrder:
     """A sorter of whole rollouts: by sequence, then by the actor's slot. For one thread.
 
-    If actors play rollout s with policy version s, a batch of one rollout per actor is the same in every run,
-    regardless of the actors' speeds.
+    If actors play rollout s with policy version s, a batch of one rollout per actor is the same in every run. The
+    actors' speeds have no effect.
 
     Args:
         n_slots: The number of actors; their slots start at 0.

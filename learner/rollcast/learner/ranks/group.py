@@ -160,8 +160,7 @@ class Group:
 class RankGroup(Group):
     """The connection of this process to the other ranks of its run.
 
-    If a rank is gone, or does not call in time, the others end with a `RankLostError` that names the lost rank and its
-    last report.
+    If a rank is gone or late, the others end with a `RankLostError`. It names the lost rank and its last report.
 
     Args:
         place: The place of this process.

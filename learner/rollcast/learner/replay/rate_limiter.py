@@ -44,7 +44,7 @@ class RateLimiter:
     for new ones is full. From then on its size is enough for sampling, even below min_size, but not below `max_sample`.
 
     Invariant: d <= max_diff, and d >= min_diff from the first sample on. If sampling uses up entries, d may exceed its
-    bound, because removed entries take along draws that d still counts. Such a buffer may also fall below min_size at
+    bound, because d also counts the draws that removed entries had left. Such a buffer may also fall below min_size at
     any d.
 
     The two sides never block each other forever. Below min_size, any insertion passes. From min_size on, at every

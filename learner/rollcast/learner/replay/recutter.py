@@ -33,11 +33,10 @@ class Recutter:
     first. Surplus steps at the end of consecutive rollouts are padded to T with rows that are not transitions, or
     dropped.
 
-    Invariant: the transitions (observation, action, reward, ends, next observation) of the output are those of the
-    input, in the same order for each environment, except for `n_dropped` of them. Rollouts of T steps that need no
-    joining stay unchanged. A rollout that begins at the start of an input rollout has the recurrent states of that
-    rollout; other rollouts have no recurrent states. With a frame stack, every rollout has the frames before it; see
-    `EarlierFrames`.
+    Invariant: output and input have the same transitions (observation, action, reward, ends, next observation), in the
+    same order for each environment. Only `n_dropped` of them are missing. Rollouts of T steps that need no joining stay
+    unchanged. A rollout that begins at the start of an input rollout has the recurrent states of that rollout; other
+    rollouts have no recurrent states. With a frame stack, every rollout has the frames before it; see `EarlierFrames`.
 
     Args:
         n_steps: T, at least 1.

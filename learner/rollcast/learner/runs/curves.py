@@ -87,8 +87,8 @@ def read_curve(run: RunDirectory, metric: str, *, over_seconds: bool = False, ha
 def spread_of(curves: Sequence[Curve]) -> Spread:
     """Computes median and quartiles of curves. A curve keeps its value until its next point.
 
-    The curve of a finished run keeps its last value up to the end of the longest curve, because the median would fall
-    without the solved seeds. Any other curve counts until its last point.
+    The curve of a finished run keeps its last value up to the end of the longest curve. Without the solved seeds, the
+    median would fall. Any other curve counts until its last point.
 
     Args:
         curves: The curves, at least one.

@@ -35,9 +35,9 @@ _LOOK_S: Final = 0.05
 def lock(folder: Path, *, wait_s: float = 0.0) -> Iterator[bool]:
     """Locks a folder until the body, or this process, ends.
 
-    If files cannot be locked (on Windows, and on some Lustre, NFS and FUSE file systems), a lock file names the
-    process, which touches the file every 10 s. The process counts as ended if its file is 60 s old, or, on this
-    machine, once the process does not exist.
+    Windows and some Lustre, NFS and FUSE file systems cannot lock files. There a lock file names the process, which
+    touches the file every 10 s. The process counts as ended if its file is 60 s old, or, on this machine, once the
+    process does not exist.
 
     Args:
         folder: The folder.

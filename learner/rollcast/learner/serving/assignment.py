@@ -54,7 +54,7 @@ ONE_LEARNER: Final = OneLearner()
 
 
 class ActorLoad:
-    """Counts the actors of a process: the reported ones, and redirected ones until they arrive. Not thread-safe."""
+    """Counts the actors of a process: reported actors, and redirected actors until they arrive. Not thread-safe."""
 
     def __init__(self) -> None:
         self._n_reported = 0

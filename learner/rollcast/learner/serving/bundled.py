@@ -141,7 +141,7 @@ class QueuedIntakeStream(_BundledIntakeStream):
         """Closes the actor's stream, once none of its rollouts is in progress. Called once.
 
         Args:
-            clean: True if the actor said goodbye, False if it or its relay was lost.
+            clean: True if the actor closed the stream, False if the actor or its relay was lost.
         """
         with self._lock:
             self._closed = clean
@@ -245,7 +245,7 @@ class ThreadedIntakeStream(_BundledIntakeStream):
         """Closes the actor's stream, once none of its rollouts is in progress. Called once.
 
         Args:
-            clean: True if the actor said goodbye, False if it or its relay was lost.
+            clean: True if the actor closed the stream, False if the actor or its relay was lost.
         """
         with self._lock:
             self._closed = clean

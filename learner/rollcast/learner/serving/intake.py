@@ -52,7 +52,7 @@ class RolloutIntake:
         rule: The rule for credits.
         durable: Keeps rollouts on the disk before they are acknowledged; None for no log.
         evaluations: The evaluators of the run; None: no evaluator may join.
-        max_rollout_bytes: The size limit of rollouts. Join refuses an actor with larger ones.
+        max_rollout_bytes: The size limit of rollouts. Join refuses an actor with larger rollouts.
         run_history: Records the actors' activity; None: no recording.
         assignment: Assigns actors to the learners of a run, or to ingest processes.
     """

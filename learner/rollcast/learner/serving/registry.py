@@ -66,7 +66,7 @@ class ActorRegistry:
     process.
 
     A process that is killed and restarted may have a new name, such as one with its process id. So an actor that was
-    lost a minute ago counts as gone if a new name has joined since and as many actors stream as before. An actor that
+    lost a minute ago counts as gone if a new name has joined since, and as many actors stream as before. An actor that
     has been lost for an hour also counts as gone.
 
     Args:

@@ -134,7 +134,7 @@ class IntakeStream:
     rollout on. If this rollout has arrived, the new stream acknowledges it from the start. If not, it never arrives.
 
     Args:
-        parts: The parts that it shares with the other streams.
+        parts: The parts that all streams share.
         record: The actor.
         cancel: Ends the stream; identifies it in the registry.
     """
@@ -317,7 +317,7 @@ class IntakeStream:
         """Cancels the reservation, and records that the actor is gone.
 
         Args:
-            clean: True if the actor said goodbye, False if its connection broke.
+            clean: True if the actor closed the stream, False if its connection broke.
         """
         n_reserved, rounds, place = self._state.spend(), self._parts.rule.rounds, self._state.place
         if n_reserved:

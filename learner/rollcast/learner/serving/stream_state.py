@@ -25,7 +25,7 @@ class StreamState:
         n_trajectories: The trajectories of its largest rollout.
         acknowledged: The sequence number of the last rollout that the actor's earlier streams passed on.
         plays_ahead: True if the actor may have a second rollout in transit.
-        in_step: True if it plays rollout s with policy version s.
+        in_step: True if the actor plays rollout s with policy version s.
         credit_lag: See `CreditRule`.
         place: See the attribute.
     """

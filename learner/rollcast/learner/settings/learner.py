@@ -50,8 +50,8 @@ class ServingSettings(LearnerSettings):
 
     spaces_from: Literal["environment", "first_actor"] = setting(
         "environment",
-        "Source of the observation and action spaces. environment: make --env-id once on this machine; "
-        "first_actor: ask the first actor that joins, so that only actors need the environment.",
+        "Source of the observation and action spaces. environment: make --env-id once on this machine. first_actor: "
+        "ask the first actor that joins, so that only actors need the environment.",
         FREE,
     )
     ingest_processes: Annotated[int, Field(ge=0, le=32)] = setting(

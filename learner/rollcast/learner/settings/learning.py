@@ -112,8 +112,9 @@ class LearnerSettings(
     )
     initial_policy: Path | None = setting(
         None,
-        "Start a new run with the weights of another run: the folder of that run (its last policy, and its critics "
-        "if the algorithm is the same) or a policy file. Spaces and network must match. Default: random weights.",
+        "Start a new run with the weights of another run: its folder, or a policy file. From a folder, the run takes "
+        "the last policy, and with the same algorithm also the critics. Spaces and network must match. Default: "
+        "random weights.",
         stays("it has an effect only at the start of a run"),
     )
     network: str = setting(
@@ -236,9 +237,8 @@ class LearnerSettings(
     )
     eval_actions: EvalActions = setting(
         "likeliest",
-        "Actions of an evaluation. likeliest: greedy actions. drawn: actions sampled from the policy, as in training; "
-        "for tasks in which greedy actions repeat without end. both: twice the episodes, and the better mean return "
-        "counts.",
+        "Actions of an evaluation. likeliest: greedy actions. drawn: actions sampled from the policy, as in training. "
+        "Use drawn if greedy actions repeat without end. both: twice the episodes, and the better mean return counts.",
         FREE,
     )
     eval_opponents: Annotated[int, Field(ge=1, le=MAX_EVALUATION_OPPONENTS - 2)] | None = setting(

@@ -34,7 +34,7 @@ class ReplayServeSettings(
     spaces_from: Literal["environment", "first_actor"] = Field(
         "environment",
         description="Source of the observation and action spaces. environment: make --env-id once on this "
-        "machine; first_actor: ask the first actor that joins, so that only actors need the "
+        "machine. first_actor: ask the first actor that joins, so that only actors need the "
         "environment.",
     )
     replay: ReplaySettings = Field(default_factory=ReplaySettings, description="The replay buffer.")

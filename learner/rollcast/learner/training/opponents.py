@@ -40,7 +40,7 @@ class Rating(NamedTuple):
 
 
 def rate(games: Mapping[float, Sequence[float]]) -> Rating:
-    """Rates a player by games against opponents with known ratings: the maximum of the likelihood.
+    """Returns a player's rating by maximum likelihood, from games against opponents with known ratings.
 
     Each opponent counts as if it had drawn one more game, so that a rating stays finite after only wins.
 

@@ -157,8 +157,8 @@ def training_run(
         spaces: The environment's spaces.
         make_actors: Makes the actors without starting them.
         n_local_actors: The actor processes that share this machine's cores with the learner.
-        announce: Called with lines for the user: a hint about raw Atari frames, the size of the replay buffer before
-            its allocation, loaded demonstrations, and the resumed run.
+        announce: Called with lines for the user: a hint about raw Atari frames, the replay buffer's size, loaded
+            demonstrations, and the resumed run. The size comes before the allocation.
         ranks: The ranks of the run, including this one.
 
     Raises:

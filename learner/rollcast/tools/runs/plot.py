@@ -73,9 +73,9 @@ def draw(
 ) -> list[str]:
     """Draws a curve for each group of runs.
 
-    A dot marks the end of a run that has reached its goal or its last step, a cross the end of a run that was cut off.
-    After the first end in a group, the group's median is dashed. This part uses the last value of finished runs, and
-    ignores runs that were cut off.
+    A dot marks the end of a run that has reached its goal or its last step. A cross marks the end of a run that was cut
+    off. After the first end in a group, the group's median is dashed. This part uses the last value of finished runs,
+    and ignores runs that were cut off.
 
     Args:
         axes: Where to draw.

@@ -28,9 +28,9 @@ def silences(
     """Returns the seconds of silence of each silent actor, by name, the longest silence first.
 
     A connected actor is silent if it has not reported its state for 10 s, because its process or the network hangs. An
-    actor that does not wait for the learner is also silent 10 s after its last rollout, if that is five times as long
-    as for the quickest quarter of the others. Its environment is then slow or hangs. Long rollouts of all actors do not
-    count as silence, unless no actor has sent a rollout for 10 s.
+    actor that does not wait for the learner is also silent 10 s after its last rollout. This time must be at least five
+    times that of the quickest quarter of the others. Its environment is then slow or hangs. Long rollouts of all actors
+    do not count as silence, unless no actor has sent a rollout for 10 s.
 
     Args:
         actors: The actors.

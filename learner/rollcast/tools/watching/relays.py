@@ -50,7 +50,7 @@ def relays(actors: Sequence[ActorInfo], silent_ids: Collection[str]) -> tuple[Re
         silent_ids: The names of the silent actors.
 
     Returns:
-        The relays, the worst off first. Relays that have lost all actors come first; the others follow by the share of
+        The relays, the worst off first. Relays that have lost all actors come first. The others follow by the share of
         actors that are silent or gone, in steps of a tenth, and by name. The last entry is that of actors without a
         relay, if there are any. Empty if no actor has a relay.
     """

@@ -1,7 +1,7 @@
 """Exits with 0 only if a learner serves: `python -m rollcast.services.client.health_probe ADDRESS [SERVICE]`.
 
-Health checks run every few seconds, so the probe saves processor time: it imports only gRPC, not the stubs of the
-health service or rollcast's client. An interpreter can run the probe as a file.
+Health checks run every few seconds, so the probe saves processor time. It imports only gRPC: neither the stubs of the
+health service nor rollcast's client. An interpreter can run the probe as a file.
 
 For a server with TLS, set ROLLCAST_TLS_CA to the file of the certificate authorities. For mutual TLS, also set
 ROLLCAST_TLS_CERT and ROLLCAST_TLS_KEY to the client's certificate and key.

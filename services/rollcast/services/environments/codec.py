@@ -151,7 +151,7 @@ class TurnCodec:
 
     Args:
         client: The client's name, for messages.
-        spaces: The spaces of its environments, in the order of its hello.
+        spaces: The spaces of the client's environments, in the order of `hello`.
         names: The names of episodes' values.
     """
 

@@ -129,7 +129,7 @@ class DialledClient(Protocol):
 
         Args:
             actions: The actions.
-            policy_version: The version of the policy that chose them; -1: no policy.
+            policy_version: The version of the policy that chose the actions; -1: no policy.
             progress: The progress of training in [0, 1].
         """
 

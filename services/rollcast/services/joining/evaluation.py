@@ -70,7 +70,7 @@ class EvaluationReport:
 
     Attributes:
         actor_id: The evaluator's name.
-        incarnation: The incarnation of its process.
+        incarnation: The incarnation of the evaluator's process.
         learner_nonce: The nonce of the learner whose policy was played.
         outcome: The played episodes, or the reason why the evaluator ends.
     """

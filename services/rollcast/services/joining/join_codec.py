@@ -169,8 +169,8 @@ def join_agreement_from_proto(proto: rollout_pb2.JoinResponse, offer: JoinOffer)
         offer: The actor's offer. Its number of environments applies if the response has none.
 
     Raises:
-        InvalidInputError: The response has a missing or different name, no incarnation, no steps, another number of
-            environments than the offer, impossible numbers, an unknown policy, or a malformed space.
+        InvalidInputError: The response has a missing or different name, no incarnation or no steps. Or it has another
+            number of environments than the offer, impossible numbers, an unknown policy, or a malformed space.
         SpacesMismatchError: The response has other spaces than the offer.
         ProtocolMismatchError: The learner does not support evaluators.
     """

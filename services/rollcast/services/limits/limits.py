@@ -133,8 +133,8 @@ class Limits:
         max_half_open_calls_per_host: The same limit for calls from one address.
         request_s: Seconds that a client may take to send the request of its call. For requests that may be large, and
             the first request of a stream, `stalled_stream_s` applies.
-        stalled_stream_s: Seconds that a client may take to accept a message, to send a request that may be large, or to
-            continue a rollout that it has begun.
+        stalled_stream_s: Seconds that a client may take to accept a message, to send a large request, or to continue a
+            rollout.
         join_lease_s: Seconds that a joined actor may take to open its stream. Afterwards, another actor may get its
             slot.
     """

@@ -82,8 +82,8 @@ class PolicyAssembler:
             arrays, because some may be read-only.
 
         Raises:
-            InvalidTensorError: A chunk out of order, an encoding that is not accepted, a wrong digest, a delta that is
-                damaged or has a base that is not kept, or bytes that are not a safetensors file.
+            InvalidTensorError: A chunk is out of order, an encoding is not accepted, or a digest is wrong. Or a delta
+                is damaged or has an unknown base, or the bytes are not a safetensors file.
             LimitExceededError: The policy exceeds `max_policy_bytes`, a payload exceeds 1 MiB, or a delta without a
                 base expands too much.
         """

@@ -47,8 +47,8 @@ def policy_spec_from_proto(proto: rollout_pb2.PolicySpec) -> PolicySpec:
         proto: The message.
 
     Raises:
-        InvalidInputError: The message has too many layers, a layer of size 0, an unknown activation, head or
-            recurrence, an invalid bound of normalised observations, or too many frames.
+        InvalidInputError: The message has too many layers, a layer of size 0, or an unknown activation, head or
+            recurrence. Or it has an invalid bound of normalised observations, or too many frames.
     """
     _check_network(proto)
     recurrence = _known(proto.recurrence or "none", _RECURRENCES, "recurrence")

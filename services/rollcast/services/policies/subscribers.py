@@ -25,8 +25,8 @@ class Subscribers:
 
     A subscription that is not an actor's gets every new version at once. An actor that gets a credit receives the
     newest version at once; see `want`. While an actor plays, versions are throttled, because later versions would
-    replace most of them before its rollout ends. The interval is 1 ms for each actor, and 7 ms for each actor and MB,
-    so sending takes at most a tenth of a core. After its rollout has arrived, the actor gets no version before its next
+    replace most of them before its rollout ends. The interval is 1 ms for each actor, and 7 ms for each actor and MB.
+    So sending takes at most a tenth of a core. After its rollout has arrived, the actor gets no version before its next
     credit; see `pause`. So hundreds of waiting actors get one version for each rollout. A small version travels with
     the credit, so the subscription's thread need not wake; see `take`.
 

@@ -42,8 +42,8 @@ class BatchAssembler:
             The batch, with read-only arrays, if all its parts have arrived; otherwise None.
 
         Raises:
-            InvalidTensorError: The message or a tensor is malformed, the part is out of order, its form differs from
-                the first part's, or the number of entries is wrong.
+            InvalidTensorError: The message or a tensor is malformed, or the part is out of order. Or its form differs
+                from the first part's, or the number of entries is wrong.
         """
         opened, layout = self._latest.get(self._n_parts, (b"", None))
         if layout is None or len(serialized) != len(opened) + layout.body_bytes or not serialized.startswith(opened):

@@ -60,8 +60,8 @@ class RolloutEncoder:
             report: The actor's activity, for the first message.
 
         Yields:
-            Serialised messages: the rollout with up to 1 MiB of its tensors as the body, then frames of 1 MiB; the last
-                frame may be smaller.
+            Serialised messages: the rollout with up to 1 MiB of its tensors as the body, then frames. Each frame has 1
+                MiB; the last one may be smaller.
 
         Raises:
             InvalidTensorError: A column has a dtype that is not on the whitelist.

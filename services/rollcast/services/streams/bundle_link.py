@@ -48,9 +48,9 @@ class _Waiting(NamedTuple):
 class BundleLink:
     """An open stream of bundles. One thread calls `run`; any thread may call the other methods.
 
-    Invariant: the parts of one actor's stream are sent in the order of the calls, and the messages of one `send`
-    without other messages between them. A stream that has received an error, or the end of training, is dropped and
-    gets no further answer.
+    Invariant: the parts of one actor's stream are sent in the order of the calls. No other message comes between the
+    messages of one `send`. A stream that has received an error, or the end of training, is dropped and gets no further
+    answer.
 
     Args:
         channel: The channel to the learner.

@@ -94,8 +94,8 @@ class StepRows(Protocol):
 class UniformRows(Sampler):
     """Draws every step of a `TrajectoryRing` with the same probability, none twice in a batch. Needs no memory.
 
-    It draws rows and rejects rows that are not entries. At least half of the ring's rows are entries (one in two when
-    every step ends an episode), so the cost does not depend on the size. This does not hold with `max_times_sampled`,
+    It draws rows and rejects rows that are not entries. At least half of the ring's rows are entries: one in two if
+    every step ends an episode. So the cost does not depend on the size. This does not hold with `max_times_sampled`,
     which uses up entries one by one; `Uniform` is used instead.
     """
 

@@ -134,7 +134,10 @@ class RolloutStore(SlotStore):
         self._finals.clear()
 
     def read_rows(self, slots: Slots) -> PendingRows:
-        """See `EntryStore.read_rows`. Steps are `[N, T, ...]`, last observations `[N, ...]`. Final ones lie apart."""
+        """See `EntryStore.read_rows`.
+
+        Steps are `[N, T, ...]`, last observations `[N, ...]`. Separate arrays hold the final observations.
+        """
         rows, columns = self._step_rows(slots), self._columns
         memory = columns.memory
         steps, flags = columns.read(rows), columns.flags.take(rows)
