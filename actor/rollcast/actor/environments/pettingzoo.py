@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollcast.actor.environments.returned_values import InvalidValueError
+from rollcast.actor.environments.returned_values import InvalidValueError, checked_reset, checked_step
 from rollcast.actor.environments.structured import ActorId, AdaptedEnv, Ended, StructuredEnv, Turn
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
@@ -64,27 +64,33 @@ class SimultaneousAgentsEnv(AdaptedEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
         """Begins an episode; see `StructuredEnv.reset`."""
-        observations, infos = self._env.reset(seed=seed, options=options)
-        return Turn(observations=self._living(observations), infos=self._by_actor(infos))
+        observations, infos = checked_reset(self._env.reset(seed=seed, options=options))
+        return Turn(observations=self._living(observations), infos=self._infos(infos))
 
     def step(self, actions: Mapping[ActorId, Any]) -> Turn:
         """Takes the actions; see `StructuredEnv.step`."""
-        observations, rewards, terminated, truncated, infos = self._env.step(
-            {self._names[actor]: action for actor, action in actions.items()}
+        observations, rewards, terminated, truncated, infos = checked_step(
+            self._env.step({self._names[actor]: action for actor, action in actions.items()})
         )
+        ended: dict[ActorId, Ended] = {}
+        # Some environments report the end of an agent again in each later step, without an observation.
+        for actor in actions:
+            name = self._names[actor]
+            terminates = bool(terminated.get(name, False))
+            if terminates or truncated.get(name, False):
+                ended[actor] = Ended(observation=self._seen_by(name, observations), truncated=not terminates)
         return Turn(
             observations=self._living(observations),
-            rewards=self._by_actor(rewards),
-            ended={
-                self._actors[name]: Ended(observation=self._seen_by(name, observations), truncated=not terminated[name])
-                for name in terminated
-                if terminated[name] or truncated[name]
-            },
-            infos=self._by_actor(infos),
+            rewards={self._actor(name): reward for name, reward in rewards.items()},
+            ended=ended,
+            infos=self._infos(infos),
         )
 
     def _living(self, observations: Mapping[str, Any]) -> dict[ActorId, Any]:
-        return {self._actors[name]: self._seen_by(name, observations) for name in self._env.agents}
+        return {self._actor(name): self._seen_by(name, observations) for name in self._env.agents}
+
+    def _actor(self, name: str) -> ActorId:
+        return _actor_of(name, self._actors)
 
     def _seen_by(self, name: str, observations: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of any kind
         if name not in observations:
@@ -94,8 +100,9 @@ class SimultaneousAgentsEnv(AdaptedEnv):
             )
         return observations[name]
 
-    def _by_actor(self, values: Mapping[str, Any]) -> dict[ActorId, Any]:
-        return {self._actors[name]: value for name, value in values.items()}
+    def _infos(self, infos: Mapping[str, Any]) -> dict[ActorId, Any]:
+        # Without the infos of other names, such as one for all agents.
+        return {self._actors[name]: info for name, info in infos.items() if name in self._actors}
 
 
 class TurnTakingAgentsEnv(AdaptedEnv):
@@ -130,7 +137,7 @@ class TurnTakingAgentsEnv(AdaptedEnv):
         ended: dict[ActorId, Ended] = {}
         infos: dict[ActorId, Mapping[str, Any]] = {}
         while self._env.agents:
-            actor = self._actors[self._env.agent_selection]
+            actor = _actor_of(self._env.agent_selection, self._actors)
             # PettingZoo sums the agent's rewards since its last action.
             observation, rewards[actor], terminated, truncated, infos[actor] = self._env.last()
             if not (terminated or truncated):
@@ -176,6 +183,14 @@ def group_agents(
         actors[name] = ActorId(key, spaces[key].n_agents)
         spaces[key] = SubstepSpaces(observation=observation, action=action, n_agents=spaces[key].n_agents + 1)
     return spaces, actors
+
+
+def _actor_of(name: str, actors: Mapping[str, ActorId]) -> ActorId:
+    if name not in actors:
+        raise InvalidValueError(
+            f"it has the agent {name!r}; expected one of its possible_agents, {list(actors)[:16]}; add the agent there"
+        )
+    return actors[name]
 
 
 def _new_key(name: str, taken: EnvironmentSpaces, agent_policies: AgentPolicies) -> str:

@@ -199,7 +199,7 @@ class StructuredVectorEnv:
                     "spaces; correct the environment, or n_agents of its spaces"
                 )
         ended = self._ended[index]
-        if late := sorted(actor for actor in ended & turn.rewards.keys() if turn.rewards[actor]):
+        if late := sorted(actor for actor in ended & turn.rewards.keys() if checked_reward(turn.rewards[actor])):
             raise InvalidValueError(
                 f"{late[0]} gets a reward, but its episode has ended; expected its last reward in the turn that ends "
                 "the episode; remove this agent from rewards"

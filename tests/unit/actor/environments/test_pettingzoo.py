@@ -11,6 +11,7 @@ from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.environments.pettingzoo import SimultaneousAgentsEnv, TurnTakingAgentsEnv, adapt_pettingzoo
 from rollcast.actor.environments.structured import ActorId
 from rollcast.actor.vector.make import make_vector_env
+from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.errors import ConfigurationError
 from tests.unit.actor.workers.flat_workers import worker_of
 
@@ -112,6 +113,72 @@ def test_names_the_agent_whose_last_observation_is_left_out():
     ):
         env.step(0, {ActorId("a"): 0})
     env.close()
+
+
+class Loose(ParallelEnv):
+    """Its first agent ends in the first step, its second is cut off in the third; `forms` change what it returns."""
+
+    metadata = {"name": "loose"}  # noqa: RUF012
+    possible_agents = ["a_0", "a_1"]  # noqa: RUF012
+
+    def __init__(self, *forms):
+        self._forms = forms
+
+    def observation_space(self, agent):
+        return spaces.Discrete(9)
+
+    def action_space(self, agent):
+        return spaces.Discrete(3)
+
+    def reset(self, seed=None, options=None):
+        self.agents, self._n_steps = list(self.possible_agents), 0
+        observations = dict.fromkeys(self.agents, 0)
+        return observations if "old reset" in self._forms else (observations, {"__common__": {}, "a_0": {}})
+
+    def step(self, actions):
+        self._n_steps += 1
+        acted, self.agents = self.agents, [["a_1"], ["a_1"], []][self._n_steps - 1]
+        observations, rewards = dict.fromkeys(acted, self._n_steps), dict.fromkeys(acted, 1.0)
+        terminated, truncated = {"a_0": True, "a_1": False}, {"a_0": False, "a_1": not self.agents}
+        if "one flag" in self._forms:
+            terminated, truncated = ({"a_0": True}, {}) if self._n_steps == 1 else ({}, {"a_1": not self.agents})
+        if "a stranger" in self._forms:
+            self.agents = [*self.agents, "b_9"]
+        if "a stranger's reward" in self._forms:
+            rewards["b_9"] = 1.0
+        infos = {"__common__": {"n": 1}}
+        if "old step" in self._forms:
+            return observations, rewards, terminated, infos
+        return observations, rewards, terminated | {"__all__": not self.agents}, truncated, infos
+
+
+@pytest.mark.parametrize("forms", [(), ("one flag",)])
+def test_ends_are_told_once_and_more_or_fewer_names_are_borne(forms):
+    vector_env = StructuredVectorEnv([lambda: adapt_pettingzoo(Loose(*forms))])
+    turn, ends = vector_env.reset(0), []
+    while turn.observations:
+        turn = vector_env.step(0, dict.fromkeys(turn.observations, 0))
+        ends.append(
+            [(actor.agent_index, end.observation[""].item(), end.truncated) for actor, end in turn.ended.items()]
+        )
+    assert ends == [[(0, 1, False)], [], [(1, 3, True)]]
+
+
+@pytest.mark.parametrize(
+    ("form", "problem"),
+    [
+        ("old reset", r"reset\(\): reset\(\) returned a dict; expected \(observation, info\)"),
+        ("old step", r"step\(\): step\(\) returned a tuple of 4.*; expected \(observation, reward, terminated"),
+        ("a stranger", r"step\(\): it has the agent 'b_9'; expected one of its possible_agents, \['a_0', 'a_1'\]"),
+        ("a stranger's reward", r"step\(\): it has the agent 'b_9'; expected one of its possible_agents"),
+    ],
+)
+def test_names_what_no_parallel_environment_returns(form, problem):
+    vector_env = StructuredVectorEnv([lambda: adapt_pettingzoo(Loose(form))])
+    with pytest.raises(
+        EnvironmentFailedError, match=rf"environment 0 \(seed 3\) returned a wrong value from {problem}"
+    ):
+        vector_env.step(0, dict.fromkeys(vector_env.reset(0, seed=3).observations, 0))
 
 
 def test_moves_masks_in_infos_to_what_agents_see():

@@ -122,8 +122,9 @@ def test_an_environment_that_misbehaves_is_named(spoil, match):
     [
         (Scripted(ACTORS[:2]), "has to act, but its episode has ended"),
         (Scripted(ACTORS[1:2], rewards={ACTORS[0]: 1.0}), "gets a reward, but its episode has ended"),
+        (Scripted(ACTORS[1:2], rewards={ACTORS[0]: np.zeros(2)}), r"the reward is array.*; expected a number"),
     ],
-    ids=["acts", "gets a reward"],
+    ids=["acts", "gets a reward", "gets two rewards"],
 )
 def test_an_agent_that_has_ended_stays_so_until_the_reset(later, match):
     ended = Scripted(ACTORS[1:2], ended={ACTORS[0]: False})
