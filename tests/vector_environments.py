@@ -52,6 +52,10 @@ class MisbehavingEnv(NumberedEnv):
                 sys.exit(3)
             case "end":
                 os._exit(4)
+            case "end with 1":
+                os._exit(1)
+            case "raise without a message":
+                raise WithoutMessageError
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "hang":
@@ -65,6 +69,13 @@ class MisbehavingEnv(NumberedEnv):
             case "close":
                 self.close()
         return observation
+
+
+class WithoutMessageError(Exception):
+    """Raises another error where it is printed."""
+
+    def __str__(self) -> str:
+        raise LookupError("no such text")
 
 
 class OtherSpaceEnv(MisbehavingEnv):
@@ -115,6 +126,30 @@ class OneInfoEnv(NumberedEnv):
         return self.info
 
 
+class GrowingInfoEnv(NumberedEnv):
+    """Fills the same list, set and tuple in every step, and empties them in resets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info: dict[str, Any] = {"seen": [], "kinds": set(), "pair": ([], {"deep": []})}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed)
+        for container in self._containers():
+            container.clear()
+        return observation, self.info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *result, _ = super().step(action)
+        for container in self._containers():
+            (container.add if isinstance(container, set) else container.append)(self.n_steps)
+        return *result, self.info
+
+    def _containers(self) -> tuple[Any, ...]:
+        first, second = self.info["pair"]
+        return self.info["seen"], self.info["kinds"], first, second["deep"]
+
+
 class LargeInfoEnv(NumberedEnv):
     """Infos that no pipe's buffer holds."""
 
@@ -133,6 +168,30 @@ class UnsendableInfoEnv(NumberedEnv):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         *result, info = super().step(action)
         return *result, {"lock": self.lock, **info}
+
+
+class TwoReasonsError(Exception):
+    """Can be pickled, but not unpickled: pickle calls it with one argument."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first)
+        self.second = second
+
+
+class UnreadableInfoEnv(NumberedEnv):
+    """Infos, and an attribute, that leave their process, but cannot be read again."""
+
+    last_error = TwoReasonsError("no", "never")
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *result, info = super().step(action)
+        return *result, {"error": self.last_error, **info}
+
+
+class UnreadableSpaceEnv(NumberedEnv):
+    """Metadata that leave their process, but cannot be read again."""
+
+    metadata = {"error": UnreadableInfoEnv.last_error}  # noqa: RUF012 - gymnasium's own declaration
 
 
 class ClosingEnv(SampledEnv):

@@ -54,7 +54,7 @@ class RollcastError(Exception):
 
 
 def message_of(error: BaseException) -> str:
-    """Returns the message of an exception; "(no message)" if it is empty.
+    """Returns the message of an exception; "(no message)" if it is empty or cannot be made.
 
     Args:
         error: Any exception. For a SystemExit, the message is the call of `sys.exit` that raised it.
@@ -62,7 +62,10 @@ def message_of(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         code = "" if error.code is None else repr(error.code)
         return f"sys.exit({code}) was called"
-    return str(error) or "(no message)"
+    try:
+        return str(error) or "(no message)"
+    except Exception as failure:  # noqa: BLE001 - whatever a user's exception raises while it is printed
+        return f"(no message: {type(failure).__name__} while it was made)"
 
 
 class InvalidInputError(RollcastError, ValueError):

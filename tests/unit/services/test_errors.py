@@ -12,12 +12,14 @@ from rollcast.services.errors import (
     is_permanent,
     message_of,
 )
+from tests.vector_environments import WithoutMessageError
 
 
 @pytest.mark.parametrize(
     ("error", "message"),
     [
         (ValueError("no"), "no"),
+        (WithoutMessageError(), "(no message: LookupError while it was made)"),
         (ValueError(), "(no message)"),
         (SystemExit(), "sys.exit() was called"),
         (SystemExit(3), "sys.exit(3) was called"),
