@@ -49,12 +49,12 @@ def test_closed_pipe_ends_command_without_a_traceback():
     assert (done.returncode, done.stderr) == (0, ""), "its reader has read enough"
 
 
-@pytest.fixture
-def unread():
-    """The end of a pipe that nobody reads."""
+@pytest.fixture(params=[-1, 1], ids=["a file", "a terminal"])
+def unread(request):
+    """The end of a pipe that nobody reads, buffered as a file, or by the line as a terminal."""
     read, write = os.pipe()
     os.close(read)
-    with os.fdopen(write, "w") as output:
+    with os.fdopen(write, "w", buffering=request.param) as output:
         yield output
 
 
