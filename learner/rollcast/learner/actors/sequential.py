@@ -120,8 +120,6 @@ class SequentialDistributedActors(DistributedActors):
 
         Drops trajectories that are not collected yet. Unfinished episodes do not count.
         """
-        if not self._workers:
-            return False
         self.stop()
         self._incarnation += 1
         self._make_workers()

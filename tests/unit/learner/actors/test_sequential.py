@@ -51,15 +51,6 @@ def test_error_of_an_environment_has_the_name_of_its_actor():
     assert raised.value.exception_type == "RuntimeError"
 
 
-def test_only_actors_that_play_are_renewed():
-    env_factory = EnvironmentFactory("tests.environments:CountingEnv")
-    actors = SequentialDistributedActors(env_factory, make_policy_for(env_factory), 2, 1, 1)
-    assert not actors.renew()
-    assert actors.n_actors_alive == 0
-    with actors:
-        assert actors.renew()
-
-
 class DoublingEnv(CountingEnv):
     """Changes torch's default dtype when it is made, or when it is reset."""
 
