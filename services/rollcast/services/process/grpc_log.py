@@ -1,10 +1,6 @@
 """Limits gRPC's own output to errors."""
 
 import os
-from typing import Final
-
-_VARIABLE: Final = "GRPC_VERBOSITY"
-_VALUE: Final = "ERROR"
 
 
 def print_only_errors_of_grpc() -> None:
@@ -14,4 +10,4 @@ def print_only_errors_of_grpc() -> None:
     error contains the cause. gRPC reads the variable when it is imported, so call this first in a rollcast process. The
     function does not change an existing variable.
     """
-    os.environ.setdefault(_VARIABLE, _VALUE)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
