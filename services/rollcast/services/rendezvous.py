@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from rollcast.services.address import EVERY_HOST, parse_address
 from rollcast.services.errors import ConfigurationError, LearnerUnreachableError
+from rollcast.services.process.named_files import is_replaceable, read_named_file
 
 # The largest file that is read; a name of a host has at most 253 characters.
 _MAX_FILE_BYTES: Final = 1 << 16
@@ -53,6 +54,11 @@ def write_rendezvous(path: Path, rendezvous: Rendezvous) -> None:
     Raises:
         ConfigurationError: The file cannot be written.
     """
+    if not is_replaceable(path):
+        raise ConfigurationError(
+            f"the address file {str(path)!r} cannot be written: it is not a regular file; expected a file that this "
+            "process may replace; choose another --address-file"
+        )
     temporary = ""
     try:
         # mkstemp makes the file readable for its owner only
@@ -125,8 +131,7 @@ def read_rendezvous(path: Path) -> Rendezvous:
         ConfigurationError: The file cannot be read, or `write_rendezvous` did not write it.
     """
     try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(_MAX_FILE_BYTES))
+        content = json.loads(read_named_file(path, _MAX_FILE_BYTES))
         rendezvous = Rendezvous(address=str(content["address"]), server_name=str(content.get("server_name") or ""))
         # JSON may have half a character.
         f"{rendezvous.address}{rendezvous.server_name}".encode()
@@ -135,12 +140,12 @@ def read_rendezvous(path: Path) -> Rendezvous:
             f"there is no address file {str(path)!r}; expected one from a learner with --address-file; the learner has "
             "not started, or has ended"
         ) from error
-    except OSError as error:
+    except PermissionError as error:
         raise ConfigurationError(
             f"the address file {str(path)!r} cannot be read: {error.strerror}; expected a file that this user "
             "owns; start this process and the one that wrote the file as the same user"
         ) from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(
             f"the address file {str(path)!r} has no address; expected a file from a learner with --address-file; "
             "correct the path"

@@ -24,7 +24,7 @@ def evaluate(settings: EvaluateSettings, output: IO[str]) -> int:
     Raises:
         ConfigurationError: If the policy does not exist, or does not fit the environment, or a file cannot be written.
     """
-    check_new_file(settings.summary_json, "--summary-json")
+    check_new_file(settings.summary_json, "--summary-json", is_renamed=False)
     run = RunDirectory.open(settings.run_dir)
     saved = run.read_policy(settings.saved_policy)
     trained = run.read_settings()

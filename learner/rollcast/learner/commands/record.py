@@ -77,7 +77,7 @@ def record(settings: RecordSettings, output: IO[str]) -> int:
             environment.
         RollcastError: If an environment failed, a rollout is not valid, or the disk is full. Earlier rollouts are kept.
     """
-    check_new_file(settings.summary_json, "--summary-json")
+    check_new_file(settings.summary_json, "--summary-json", is_renamed=False)
     player = _player(settings)
     limit_threads(1)
     vector_env = make_vector_env(player.env_factory, settings.envs_per_actor, info_keys=WORKER_INFO_KEYS)

@@ -51,7 +51,7 @@ def check_places(settings: LearnerSettings, *, is_first: bool = True) -> None:
         ConfigurationError: An address cannot be bound for another reason, the directory already exists, or the summary
             cannot be written.
     """
-    check_new_file(settings.summary_json, "--summary-json")
+    check_new_file(settings.summary_json, "--summary-json", is_renamed=False)
     if is_first and settings.resume is None and settings.run_dir is not None:
         RunDirectory(settings.run_dir).check_new()
     if not isinstance(settings, TrainSettings) or settings.actor_kind != "sequential":

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.named_files import read_named_file
 
 DIRECTIVES: Final = "@DIRECTIVES@"
 PROLOG: Final = "@PROLOG@"
@@ -37,7 +38,7 @@ def read_template(path: Path | None) -> str:
     if path is None:
         return TEMPLATE
     try:
-        template = path.read_text(encoding="utf-8")
+        template = read_named_file(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigurationError(

@@ -16,7 +16,9 @@ import safetensors.numpy
 import xxhash
 
 from rollcast.services.errors import ConfigurationError, InvalidInputError
+from rollcast.services.limits.limits import MAX_POLICY_BYTES
 from rollcast.services.policies.policies import PolicyName, PolicySpec, SavedPolicy, saved_policy_path
+from rollcast.services.process.named_files import open_regular_file
 from rollcast.services.spaces.codec import environment_spaces_from_json, environment_spaces_to_json
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
@@ -62,12 +64,12 @@ def read_saved_policy(path: Path) -> SavedPolicy:
         ConfigurationError: The file does not exist, is damaged, or is not a policy.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular_file(path) as file:
             start = file.read(8)
             # So the function reads no more than this from another kind of file.
             header = file.read(min(int.from_bytes(start, "little"), _MAX_HEADER_BYTES))
             described = json.loads(json.loads(header)["__metadata__"][_METADATA_KEY])
-            content = b"".join((start, header, file.read()))
+            content = b"".join((start, header, file.read(2 * MAX_POLICY_BYTES)))
         spec = described["spec"]
         _check_digest(described, content, path)
         return SavedPolicy(

@@ -13,6 +13,7 @@ from typing import BinaryIO, Final, Self
 from google.protobuf.message import DecodeError, EncodeError, Message
 
 from rollcast.services.errors import ConfigurationError, InvalidInputError, MismatchError, RecordingError, RollcastError
+from rollcast.services.process.named_files import is_replaceable, open_regular_file
 from rollcast.services.rollouts.assembler import RolloutAssembler
 from rollcast.services.rollouts.codec import rollout_to_proto
 from rollcast.services.rollouts.recording_codec import (
@@ -126,6 +127,8 @@ class RolloutWriter:
             raise ConfigurationError(
                 f"{self._path} exists; expected a new file; choose another name, or give --overwrite"
             )
+        if not is_replaceable(self._path):
+            raise ConfigurationError(f"{self._path} is not a regular file; expected a new file; choose another name")
 
     def _write(self, message: Message) -> None:
         try:
@@ -312,7 +315,7 @@ def _check_seal(payload: bytes) -> None:
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        return path.open("rb")
+        return open_regular_file(path)
     except OSError as error:
         raise ConfigurationError(
             f"{path} cannot be read: {error.strerror}; expected a file from `rollcast record`; give its path"

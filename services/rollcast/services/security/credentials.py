@@ -8,6 +8,7 @@ from typing import TypeVar
 import grpc
 
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.named_files import read_named_file
 from rollcast.services.security.security import ClientSecurity, ServerTls
 from rollcast.services.security.watched_files import WatchedFiles
 
@@ -89,8 +90,8 @@ def _renewed(read: Callable[[], _T], tls: ServerTls) -> _T | None:
 def _configuration(tls: ServerTls) -> grpc.ServerCertificateConfiguration:
     tls.check()
     try:
-        authorities = None if tls.client_ca is None else tls.client_ca.read_bytes()
-        pair = (tls.key.read_bytes(), tls.cert.read_bytes())
+        authorities = None if tls.client_ca is None else read_named_file(tls.client_ca)
+        pair = (read_named_file(tls.key), read_named_file(tls.cert))
     except OSError as error:  # replaced between the check and now
         raise ConfigurationError(f"{error}; expected the files of TLS; restore them") from error
     return grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
@@ -109,9 +110,9 @@ def channel_credentials(security: ClientSecurity) -> grpc.ChannelCredentials | N
         return None
     security.check_files()
     try:
-        authorities = security.tls_ca.read_bytes()
-        cert = None if security.tls_cert is None else security.tls_cert.read_bytes()
-        key = None if security.tls_key is None else security.tls_key.read_bytes()
+        authorities = read_named_file(security.tls_ca)
+        cert = None if security.tls_cert is None else read_named_file(security.tls_cert)
+        key = None if security.tls_key is None else read_named_file(security.tls_key)
     except OSError as error:  # replaced between the check and now
         raise ConfigurationError(f"{error}; expected the files of TLS; restore them") from error
     return grpc.ssl_channel_credentials(authorities, key, cert)

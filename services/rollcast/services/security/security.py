@@ -10,6 +10,7 @@ from typing import Self
 
 from rollcast.services.address import parse_address, parse_listening_address
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.named_files import read_named_file
 from rollcast.services.security.tokens import TokenFile, Tokens, check_token, read_secret
 
 
@@ -190,6 +191,8 @@ def _option(name: str) -> str:
 
 def _check_pair(cert: Path, key: Path, prefix: str) -> None:
     try:
+        for path in (cert, key):
+            read_named_file(path)  # OpenSSL would read an endless one to its end
         # Without this password, OpenSSL would prompt for one in the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
     except (OSError, ValueError) as error:
@@ -201,6 +204,7 @@ def _check_pair(cert: Path, key: Path, prefix: str) -> None:
 
 def _check_authority(path: Path, name: str) -> None:
     try:
+        read_named_file(path)
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except (OSError, ValueError) as error:
         raise ConfigurationError(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.named_files import read_named_file
 from rollcast.services.security.watched_files import WatchedFiles
 
 _log = logging.getLogger(__name__)
@@ -144,10 +145,10 @@ def read_secret(path: Path) -> str:
     """
     try:
         mode = path.stat().st_mode
-        text = path.read_text(encoding="utf-8")
+        text = read_named_file(path).decode()
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
-            f"the file {str(path)!r} cannot be read ({error.__class__.__name__}); expected a text file that this user "
+            f"the file {str(path)!r} cannot be read ({_problem(error)}); expected a text file that this user "
             "may read; correct the path or its mode"
         ) from error
     if mode & 0o007 and (path, mode) not in _warned:
@@ -155,6 +156,10 @@ def read_secret(path: Path) -> str:
         _warned.add((path, mode))
         _log.warning("%s has mode %03o, so others can read it; expected 600: chmod 600 %s", path, mode & 0o777, path)
     return text
+
+
+def _problem(error: OSError | UnicodeError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 
 def _digest(token: str) -> bytes:

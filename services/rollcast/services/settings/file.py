@@ -11,6 +11,7 @@ from typing import Any, Final
 import yaml
 
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.named_files import read_named_file
 from rollcast.services.settings.utf8 import is_utf8
 
 # A run's settings have 3 KiB. A file of this size takes 0.1 s of a core with libyaml, 10 s without it.
@@ -80,8 +81,7 @@ def read_settings(path: Path, *, expected: str, advice: str) -> dict[str, Any]:
             the file, and the line if known.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_SETTINGS_BYTES + 1)
+        content = read_named_file(path, MAX_SETTINGS_BYTES)
         loader = _Loader(_checked(content))
         try:
             node = loader.get_single_node()

@@ -3,17 +3,19 @@
 from pathlib import Path
 
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.named_files import is_replaceable
 
 
-def check_new_file(file: Path | None, option: str) -> None:
+def check_new_file(file: Path | None, option: str, *, is_renamed: bool = True) -> None:
     """Checks that a file can be made, as far as its folder shows.
 
     Args:
         file: The file; None: no file is to be written.
         option: The option that names the file, for the message.
+        is_renamed: False: the command writes into the file, which may be a device or a pipe, such as /dev/stdout.
 
     Raises:
-        ConfigurationError: The file's folder does not exist, or the file is a folder.
+        ConfigurationError: The file's folder does not exist, or the file is a folder, a device or a pipe.
     """
     if file is None:
         return
@@ -24,3 +26,8 @@ def check_new_file(file: Path | None, option: str) -> None:
         )
     if file.is_dir():
         raise ConfigurationError(f"{option}: {str(file)!r} is a folder; expected a file; add the file's name")
+    if is_renamed and not is_replaceable(file):
+        raise ConfigurationError(
+            f"{option}: {str(file)!r} is not a regular file; expected a file that this process may replace; choose "
+            "another"
+        )

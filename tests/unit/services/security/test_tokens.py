@@ -74,7 +74,7 @@ class TestFile:
         assert ACTOR not in str(caught.value)
 
     def test_rejects_missing_file(self, tmp_path):
-        with pytest.raises(ConfigurationError, match=r"cannot be read \(FileNotFoundError\)"):
+        with pytest.raises(ConfigurationError, match=r"cannot be read \(No such file or directory\)"):
             TokenFile(tmp_path / "tokens")
 
     def test_warns_once_of_a_file_that_others_can_read(self, file, caplog):

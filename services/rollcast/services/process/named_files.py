@@ -1,0 +1,82 @@
+"""Reads and checks files that an option names: a pipe, a device or a huge file neither hangs a process nor fills it.
+
+Imports little, because clients use it.
+"""
+
+import errno
+import os
+import select
+import stat
+import time
+from pathlib import Path
+from typing import BinaryIO, Final
+
+# A file of certificates, tokens or a batch script. The authorities of a whole operating system have 0.3 MB.
+MAX_TEXT_BYTES: Final = 1 << 22
+# The seconds in which a pipe must deliver its content. Shells write at once, as in `--config <(generate)`.
+_PATIENCE_S: Final = 5.0
+# Without O_NONBLOCK, the open of a pipe waits for a process that writes to it. Windows has neither flag.
+_FLAGS: Final = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def read_named_file(path: Path, most: int = MAX_TEXT_BYTES, *, patience_s: float = _PATIENCE_S) -> bytes:
+    """Reads a small file. Pipes and devices are read, too, if their content ends in time.
+
+    Args:
+        path: The file.
+        most: The largest number of bytes.
+        patience_s: The seconds in which the content of a pipe or a device must end.
+
+    Raises:
+        OSError: The file cannot be read, has more bytes, or does not end in time.
+    """
+    descriptor = os.open(path, _FLAGS)
+    try:
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        deadline = time.monotonic() + patience_s
+        content = bytearray()
+        while is_file or _is_readable(descriptor, deadline):
+            try:
+                piece = os.read(descriptor, most + 1 - len(content))
+            except BlockingIOError:
+                continue
+            if not piece:
+                return bytes(content)
+            content += piece
+            if len(content) > most:
+                raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+        raise OSError(errno.ETIMEDOUT, f"its content has not ended after {patience_s:g} s", str(path))
+    finally:
+        os.close(descriptor)
+
+
+def open_regular_file(path: Path) -> BinaryIO:
+    """Opens a file of any size, which must be neither a device nor a pipe.
+
+    Raises:
+        OSError: The file cannot be read, or is not a regular file.
+    """
+    file = os.fdopen(os.open(path, _FLAGS), "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def is_replaceable(path: Path) -> bool:
+    """Returns whether a new file may take the place of a path: a regular file is there, or none.
+
+    A rename would replace a device, such as /dev/null, for every process of the machine. It would also replace
+    /dev/stdout, a link to an open file.
+    """
+    if path.is_symlink() and path.readlink().is_relative_to("/proc"):
+        return False
+    return path.is_file() or not path.exists()
+
+
+def _is_readable(descriptor: int, deadline: float) -> bool:
+    """Waits until a pipe or a device has content, or has ended. Returns False after the deadline."""
+    found = select.poll()
+    found.register(descriptor, select.POLLIN)
+    left_s = deadline - time.monotonic()
+    return left_s > 0 and bool(found.poll(left_s * 1000))
