@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
@@ -10,6 +12,8 @@ from typing import Final, NoReturn
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.settings.suggestions import did_you_mean
 from rollcast.services.settings.utf8 import is_utf8
+
+logger = logging.getLogger(__name__)
 
 CONFIG: Final = "--config"
 HELP: Final = "--help"
@@ -55,6 +59,7 @@ class CommandLineParser(argparse.ArgumentParser):
         if unknown:
             lines = [self._unknown(option) for option in options]
             raise ConfigurationError("\n".join(lines) or f"{unknown[0]!r} is an extra argument; expected options")
+        self._warn_of_repetitions(args or ())
         arguments = {action.dest for action in self._actions if not action.option_strings}
         for name, values in vars(parsed).items():
             if isinstance(values, list):
@@ -85,6 +90,20 @@ class CommandLineParser(argparse.ArgumentParser):
                 f"{option}: a value is given; expected none; write {option} or --no-{option[2:]} alone"
             )
         raise ConfigurationError(f"{option}: {problem}; {HELP} explains it")
+
+    def _warn_of_repetitions(self, args: Sequence[str]) -> None:
+        """Logs a warning for each option of a single value that is given several times."""
+        actions = (self._option_string_actions.get(argument.partition("=")[0]) for argument in args)
+        # A list is the values of all its options.
+        n_given = Counter(
+            action.option_strings[0]
+            for action in actions
+            if action is not None and not isinstance(action, argparse._AppendAction)
+        )
+        for option, n in n_given.items():
+            if n > 1:
+                # Without the values, which may be tokens.
+                logger.warning("%s is given %d times, and only the last one counts; expected it once", option, n)
 
     def _unknown(self, option: str) -> str:
         guess = did_you_mean(option, self._known, self._applicable)

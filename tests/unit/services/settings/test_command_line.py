@@ -72,6 +72,28 @@ class TestCommandLine:
             told = refused("--algorithm", chosen, "--learnig-rate", "1", settings=Choosing)
             assert told.endswith(f"did you mean --{chosen}.learning-rate?")
 
+    @pytest.mark.parametrize(
+        ("arguments", "option"),
+        [
+            (("--seed", "1", "--seed=2"), "--seed"),
+            (("--seed", "1", "--deterministic", "--no-deterministic", "--seed", "2"), "--deterministic"),
+            (
+                ("--seed=1", "--network.activation=relu", "--network.activation=tanh", "--seed=2"),
+                "--network.activation",
+            ),
+        ],
+    )
+    def test_says_that_the_last_of_several_values_counts(
+        self, arguments: tuple[str, ...], option: str, caplog: pytest.LogCaptureFixture
+    ):
+        settings = read(*arguments)
+        assert (settings.seed, settings.deterministic, settings.network.activation) == (2, False, "tanh")
+        assert f"{option} is given 2 times, and only the last one counts; expected it once" in caplog.messages
+
+    def test_takes_a_list_from_several_options(self, caplog: pytest.LogCaptureFixture):
+        assert read("--sizes", "3,4", "--sizes", "5", "--seed", "1").sizes == (3, 4, 5)
+        assert not caplog.messages
+
     def test_leaves_nothing_to_another_thread(self):
         with ThreadPoolExecutor(8) as threads:
             assert list(threads.map(lambda seed: read(f"--seed={seed}").seed, range(80))) == list(range(80))
