@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rollcast.services.errors import SlurmError
+from rollcast.services.process.interrupts import interrupts_held_back
 
 # Slurm's own commands time out after some 100 s without the controller.
 _TIMEOUT_S: Final = 150
@@ -69,7 +70,9 @@ class Cluster:
         Raises:
             SlurmError: Slurm is not installed, refuses the job, or prints no number.
         """
-        said = _run(submission(script, *options), f"submit {script}")
+        # A job whose number is not read could not be cancelled.
+        with interrupts_held_back():
+            said = _run(submission(script, *options), f"submit {script}")
         # a site's own sbatch may print a greeting first; with several clusters it prints NUMBER;CLUSTER
         last = (said.split("\n")[-1] if said else "").partition(";")[0]
         if re.fullmatch(r"[0-9]+", last) is None:
@@ -124,7 +127,14 @@ def _run(command: Sequence[str], purpose: str) -> str:
     }
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+            start_new_session=True,  # the terminal's signals do not end it
         )
     except FileNotFoundError as error:
         raise SlurmError(

@@ -5,7 +5,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO
 
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.signals import stop_on_signals
@@ -14,6 +14,7 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.run_folder import default_run_dir
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process.installation import typed
+from rollcast.services.process.interrupts import interrupts_held_back
 from rollcast.services.settings.file import encode_settings, read_settings
 from rollcast.tools.certificates import make_certificates
 from rollcast.tools.slurm.cluster import Cluster, submission
@@ -28,7 +29,9 @@ _NEEDED = frozenset(("ca.pem", "server.pem", "server.key", "tokens", "actor.toke
 
 
 def slurm(settings: SlurmSettings, output: IO[str]) -> int:
-    """Writes and submits the jobs of a run, or adds actors to one; prints their numbers, and returns the exit code, 0.
+    """Writes and submits the jobs of a run, or adds actors to one; prints their numbers, and returns the exit code.
+
+    A signal before the last job is submitted cancels the others: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 
     Raises:
         ConfigurationError: A setting is not valid, or the run's folder exists already.
@@ -52,24 +55,23 @@ def slurm(settings: SlurmSettings, output: IO[str]) -> int:
     else:
         check_not_queued(cluster, folder)
     existed = folder.run_dir.exists()
-    try:
-        # SIGTERM and SIGHUP, too: half a run would occupy the cluster
-        with stop_on_signals(_interrupt):
+    # SIGTERM and SIGHUP, too: half a run would occupy the cluster
+    with stop_on_signals(lambda: None) as received:
+        try:
             if is_new:
                 RunDirectory.create(folder.run_dir.parent, folder.run_dir.name)
             _write(files, folder)
-            numbers = submit_run(cluster, folder, tasks)
-    except BaseException:
-        # removes the files of a run that was not submitted, so that the same command works again
-        if is_new:
-            shutil.rmtree(folder.path if existed else folder.run_dir, ignore_errors=True)
-        raise
+            numbers = submit_run(cluster, folder, tasks, is_stopped=lambda: bool(received))
+        except BaseException as error:
+            # removes the files of a run that was not submitted, so that the same command works again
+            with interrupts_held_back():
+                if is_new:
+                    shutil.rmtree(folder.path if existed else folder.run_dir, ignore_errors=True)
+            if isinstance(error, KeyboardInterrupt) and received:
+                return 128 + received[0]
+            raise
     _report(numbers, tasks, folder, output)
     return 0
-
-
-def _interrupt() -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _check_environment(settings: SlurmSettings) -> None:

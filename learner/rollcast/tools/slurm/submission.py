@@ -1,38 +1,53 @@
 """Submits the jobs of a run: all of them or none."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rollcast.services.errors import ConfigurationError, SlurmError
+from rollcast.services.process.interrupts import interrupts_held_back
 from rollcast.tools.slurm.cluster import Cluster, Queued
 from rollcast.tools.slurm.folder import Job, SlurmFolder
 
 
-def submit_run(cluster: Cluster, folder: SlurmFolder, tasks: Mapping[Job, int]) -> dict[Job, str]:
+def submit_run(
+    cluster: Cluster, folder: SlurmFolder, tasks: Mapping[Job, int], *, is_stopped: Callable[[], bool] = lambda: False
+) -> dict[Job, str]:
     """Submits the learner's job, and arrays that begin after it has begun.
 
     Args:
         cluster: The cluster.
         folder: The folder of the run, with its scripts.
         tasks: The number of tasks of each array; arrays without tasks are not submitted.
+        is_stopped: Returns whether a signal has arrived.
 
     Returns:
         The number of each job.
 
     Raises:
         SlurmError: Slurm refuses a job. The jobs before it are cancelled, or the message says that they are not.
+        KeyboardInterrupt: A signal has arrived. The submitted jobs are cancelled.
     """
     submitted: dict[Job, str] = {}
     try:
+        _end_if(is_stopped())
         submitted[Job.LEARNER] = learner = cluster.submit(folder.script(Job.LEARNER))
         for job, n_tasks in tasks.items():
             if n_tasks:
-                submitted[job] = cluster.submit(folder.script(job), *array_options(range(n_tasks), learner))
+                options = array_options(range(n_tasks), learner)
+                _end_if(is_stopped())
+                submitted[job] = cluster.submit(folder.script(job), *options)
+        _end_if(is_stopped())
     except SlurmError as error:
         raise SlurmError(f"{error}; {_taken_back(cluster, submitted)}") from error
-    except BaseException:  # Ctrl-C between two jobs
-        _taken_back(cluster, submitted)
+    except BaseException:  # Ctrl-C between two jobs; a second one must not end scancel
+        with interrupts_held_back():
+            _taken_back(cluster, submitted)
         raise
     return submitted
+
+
+def _end_if(stopped: bool) -> None:
+    if stopped:
+        raise KeyboardInterrupt
 
 
 def array_options(indices: range, learner: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """`rollcast slurm`, with Slurm's commands played; tests/e2e/test_slurm.py has a real cluster."""
 
+import os
 import re
 import signal
 import stat
@@ -76,12 +77,28 @@ def test_nothing_stays_of_a_run_that_is_refused(fake_slurm: FakeSlurm, folder, s
     assert submit()[0] == 0, "the same command works once Slurm takes it"
 
 
-def test_nothing_stays_of_a_run_whose_submission_is_ended(fake_slurm: FakeSlurm, folder, submit, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_nothing_stays_of_a_run_whose_submission_is_ended(
+    number: signal.Signals, fake_slurm: FakeSlurm, folder, submit, monkeypatch
+):
     """After the learner's job and before the actors', as by a lost ssh session."""
     between = "rollcast.tools.slurm.submission.array_options"
-    monkeypatch.setattr(between, lambda *_: signal.raise_signal(signal.SIGTERM))
-    assert submit("--actors", 2)[0] == 130
+    monkeypatch.setattr(between, lambda *_: signal.raise_signal(number))
+    assert submit("--actors", 2)[0] == 128 + number
     assert len(fake_slurm.calls("sbatch")) == len(fake_slurm.calls("scancel")) == 1
+    assert not folder.run_dir.exists()
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_a_job_that_is_submitted_when_a_signal_comes_is_cancelled(n_jobs: int, fake_slurm: FakeSlurm, folder, submit):
+    """sbatch has told the controller, and has not printed the number yet."""
+    fake_slurm.answer("sbatch", f"kill -TERM {os.getpid()}; sleep 0.2; echo $((10 + n))", call=n_jobs)
+    # impatient: while scancel runs
+    fake_slurm.answer("scancel", f"kill -TERM {os.getpid()}; sleep 0.2; echo done >>cancelled")
+    assert submit("--actors", 2)[0] == 128 + signal.SIGTERM
+    assert len(fake_slurm.calls("sbatch")) == n_jobs
+    assert fake_slurm.calls("scancel") == [" ".join(("scancel", "11", "12")[: 1 + n_jobs])]
+    assert (fake_slurm.folder / "cancelled").is_file()
     assert not folder.run_dir.exists()
 
 
