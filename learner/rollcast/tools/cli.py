@@ -9,7 +9,7 @@ from rollcast.services.errors import ConfigurationError, RollcastError
 from rollcast.services.process.exit_codes import bad_settings_exit_code
 from rollcast.services.process.imports import uncollected_imports
 from rollcast.services.process.installation import require_extra
-from rollcast.services.process.output import write_output
+from rollcast.services.process.output import write_error, write_output
 from rollcast.services.process.printable import log_to_stderr, printable_lines
 from rollcast.services.settings.suggestions import did_you_mean
 from rollcast.services.version import software_version
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         guess = did_you_mean(command, COMMANDS)
         expected = f"expected one of {', '.join(COMMANDS)}"
-        sys.stderr.write(f"rollcast: there is no command {command!r}; {expected}{f'; {guess}' if guess else ''}\n")
+        write_error(f"rollcast: there is no command {command!r}; {expected}{f'; {guess}' if guess else ''}\n")
         return 2
     return _exit_code(f"rollcast {command}", lambda: _run(command, COMMANDS[command], rest))
 
@@ -59,20 +59,20 @@ def _exit_code(program: str, run: Callable[[], int]) -> int:
     try:
         return run()
     except ConfigurationError as error:
-        sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
+        write_error(printable_lines(f"{program}: {error}") + "\n")
         return bad_settings_exit_code(os.environ)
     except RollcastError as error:
         told = f"{program}: {type(error).__name__}: {error}"
         # the traceback of an environment's error, to which the message refers
         where = getattr(error, "exception_traceback", "")
-        sys.stderr.write(printable_lines(f"{told}\n{where}" if where else told) + "\n")
+        write_error(printable_lines(f"{told}\n{where}" if where else told) + "\n")
         return 1
     except OSError as error:
         from rollcast.learner.disk import explain_disk_error
 
         if (problem := explain_disk_error(error)) is None:
             raise
-        sys.stderr.write(printable_lines(f"{program}: {problem}") + "\n")
+        write_error(printable_lines(f"{program}: {problem}") + "\n")
         return 1
     except KeyboardInterrupt:
         return 130

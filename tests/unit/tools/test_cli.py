@@ -1,6 +1,9 @@
 import errno
 import os
 import re
+import shlex
+import subprocess
+import sys
 import types
 
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from rollcast.services.errors import ConfigurationError, LearnerUnreachableError
 from rollcast.services.version import software_version
 from rollcast.tools import cli
+from tests.processes import DEADLINE_S
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["help"]])
@@ -105,3 +109,10 @@ def test_unexpected_os_error_is_raised(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rollcast.tools.status.status", fail)
     with pytest.raises(FileNotFoundError):
         cli.main(["status"])
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("command", ["nonsense", "train --nonsense", "train --seed x"])
+def test_the_exit_code_does_not_depend_on_stderr(command: str, stderr: str):
+    line = f"exec {shlex.quote(sys.executable)} -m rollcast.learner {command} {stderr}"
+    assert subprocess.run(["sh", "-c", line], check=False, timeout=DEADLINE_S).returncode == 2

@@ -31,6 +31,7 @@ from rollcast.services.joining.join import ActorRole
 from rollcast.services.metrics.serving import served_metrics
 from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.process.exit_codes import bad_settings_exit_code
+from rollcast.services.process.output import write_error
 from rollcast.services.process.printable import log_to_stderr, printable_lines
 from rollcast.services.process.stop_signals import stop_signals
 from rollcast.services.security.security import ClientSecurity
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log_to_stderr(settings.log_level)
         return act(settings, sys.stderr, program=program)
     except ConfigurationError as error:
-        sys.stderr.write(printable_lines(f"{program}: {error}") + "\n")
+        write_error(printable_lines(f"{program}: {error}") + "\n")
         return bad_settings_exit_code(os.environ)
 
 
@@ -88,7 +89,7 @@ def act(settings: ActorSettings, output: IO[str], *, program: str = "rollcast ac
         raise
     except RollcastError as error:
         if not stop.is_set():
-            sys.stderr.write(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
+            write_error(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
             return 1
         reason = f": {error}"
     # The log has the signal before the end. They wait for stderr at most, as the line below does.

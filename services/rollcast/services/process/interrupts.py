@@ -11,6 +11,8 @@ from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Final, NoReturn
 
+from rollcast.services.process.output import write_error
+
 # The exit code that shells use: 128 plus the number of the signal.
 INTERRUPTED: Final = 128 + signal.SIGINT
 # The exit code that Python uses if it cannot write the last output, for example because the disk is full.
@@ -58,6 +60,7 @@ def run_to_end(run: Callable[[], int]) -> NoReturn:
     Args:
         run: The command, which returns its exit code.
     """
+    _hold_closed_descriptors()
     try:
         exit_code = _exit_code_of(run)
         if exit_code != INTERRUPTED:
@@ -70,10 +73,23 @@ def run_to_end(run: Callable[[], int]) -> NoReturn:
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            if stream is not None:  # None: closed before the start
+                stream.flush()
         except (OSError, ValueError):
             exit_code = exit_code or _NOT_FLUSHED
     os._exit(exit_code)
+
+
+def _hold_closed_descriptors() -> None:
+    """Opens the null device in place of a closed stdin, stdout or stderr.
+
+    Otherwise the next file or socket would take its number, and libraries would write their messages into it.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
 
 
 def _exit_code_of(run: Callable[[], int]) -> int:
@@ -82,7 +98,7 @@ def _exit_code_of(run: Callable[[], int]) -> int:
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
             return error.code or 0
-        sys.stderr.write(f"{error.code}\n")
+        write_error(f"{error.code}\n")
         return 1
     except Exception:  # noqa: BLE001  # as the interpreter does
         sys.excepthook(*sys.exc_info())

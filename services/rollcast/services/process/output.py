@@ -1,6 +1,8 @@
 """Writes the output of commands, whose reader may end early."""
 
+import contextlib
 import os
+import sys
 from typing import IO
 
 
@@ -17,6 +19,15 @@ def write_output(output: IO[str], text: str) -> None:
     except BrokenPipeError:
         discard(output)
         raise SystemExit(0) from None
+
+
+def write_error(text: str) -> None:
+    """Writes a text to stderr if it can be written. If not, the exit code alone reports the error."""
+    # None: closed before the start. ValueError: closed since.
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 def discard(output: IO[str]) -> None:

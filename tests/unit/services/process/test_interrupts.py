@@ -37,6 +37,21 @@ def test_the_exit_code_is_the_commands(command: str, exit_code: int, stderr: str
     assert (done.returncode, done.stderr) == (exit_code, stderr)
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full"])
+def test_outputs_that_cannot_be_written_change_no_exit_code_of_an_error(closed: str):
+    program = f"{PREPARE}run_to_end(lambda: sys.exit('no'))"
+    assert (
+        subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", program], check=False).returncode
+        == 1
+    )
+
+
+def test_no_file_takes_the_place_of_a_closed_output():
+    program = f"{PREPARE}import os; run_to_end(lambda: os.open(os.devnull, os.O_RDONLY))"
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", program], check=False)
+    assert done.returncode >= 3
+
+
 def test_an_unforeseen_error_is_shown():
     done = run("run_to_end(lambda: 1 / 0)")
     assert done.returncode == 1
