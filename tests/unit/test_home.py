@@ -107,3 +107,9 @@ def test_a_question_is_answered_within_two_clicks(question: str):
     second = {path for each in first if each.suffix == ".md" for path in links(each)}
     assert PAGES[page] in first | second
     assert words in section(page, heading)
+
+
+def test_only_reference_pages_are_longer_than_300_lines():
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "reference"]
+    lengths = {page.name: len(page.read_text(encoding="utf-8").splitlines()) for page in pages}
+    assert {name: n for name, n in lengths.items() if n > 300} == {}
