@@ -112,6 +112,8 @@ NOT_TYPED = {
     "rollcast train --track trackio": "tests/integration/test_trackers.py trains so, and resumes",
     "make chaos": "takes minutes; its options are checked in tests/unit/test_readme.py",
     "make simulate": "tests/integration/test_simulation.py runs the program",
+    "make fuzz": "takes a quarter of an hour; tests/unit/fuzz runs the program",
+    "python -m tests.fuzz": "needs a message that the fuzzer has kept",
     "make soak": "takes half an hour; its options are checked in tests/unit/test_readme.py",
     "rollcast train --algorithm ppo --env-id LunarLander-v3": "takes minutes, and needs the extra box2d",
     "rollcast train --env-id CartPole-v1 --eval-interval-steps 5000": "has smaller twins in test_evaluation.py",
