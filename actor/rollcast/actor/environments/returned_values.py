@@ -114,11 +114,13 @@ def check_observed(leaf: Space[Any], values: NDArray[Any], what: str) -> None:
         InvalidValueError: If the observation holds such a value.
     """
     schema = leaf_schema(leaf)
+    advice = "find its source in the environment"
     if schema.n_values is not None:
+        advice = "correct the environment's observation, or its observation_space"
         # int64, because a value too large for the leaf's dtype would wrap around into its range.
         schema = replace(schema, dtype=np.dtype(np.int64))
     try:
-        schema.check_values(np.asarray(values, schema.dtype, order="C"), what=what, axes=())
+        schema.check_values(np.asarray(values, schema.dtype, order="C"), what=what, axes=(), advice=advice)
     except InvalidTensorError as error:
         # Not chained: both errors have the same text, which would be printed twice.
         raise InvalidValueError(str(error)) from None

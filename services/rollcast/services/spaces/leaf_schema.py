@@ -77,6 +77,7 @@ class LeafSchema:
         what: str,
         axes: tuple[str, ...],
         owner: Callable[[tuple[int, ...]], str] = lambda _index: "",
+        advice: str = "find its source in the environment or the policy",
     ) -> None:
         """Refuses values that would break training: NaN, infinities, values outside a discrete range, invalid bools.
 
@@ -85,6 +86,7 @@ class LeafSchema:
             what: The description of the column in messages.
             axes: The names of the leading dimensions in messages, such as `("t", "b")`.
             owner: Returns the description of the owner of the value at an index, for messages.
+            advice: What to do, for messages.
 
         Raises:
             InvalidTensorError: A value is forbidden. The message contains the index of the value.
@@ -99,8 +101,8 @@ class LeafSchema:
         if wrong.any():
             index = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
             raise InvalidTensorError(
-                f"{what} holds {values[index]}{_place(index, axes)}{owner(index)}; expected {self._allowed()}; "
-                f"{_ADVICE}"
+                f"{what} holds {values[index]}{_place(index, axes)}{owner(index)}; "
+                f"expected {self._allowed(index[len(axes) :])}; {advice}"
             )
 
     def _out_of_range(self, values: NDArray[Any]) -> NDArray[np.bool_]:
@@ -110,17 +112,14 @@ class LeafSchema:
         assert n_values is not None
         return (values < low) | (values > low + (n_values - 1))  # `values - low` could wrap around
 
-    def _allowed(self) -> str:
-        """Returns a description of the allowed values."""
-        low, n_values = self.low, self.n_values
+    def _allowed(self, element: tuple[int, ...]) -> str:
+        """Returns a description of the values that an element may have."""
         if self.dtype.kind == "f":
             return "finite numbers"
-        if isinstance(low, int) and isinstance(n_values, int):
-            return f"{low} to {low + n_values - 1}"
-        return f"values from {low} with {n_values} choices".replace("\n", "")
-
-
-_ADVICE: Final = "find its source in the environment or the policy"
+        assert self.low is not None  # leaf_schema sets both
+        assert self.n_values is not None
+        low, n_values = (int(np.broadcast_to(bound, self.shape)[element]) for bound in (self.low, self.n_values))
+        return f"{low} to {low + n_values - 1}"
 
 
 def leaf_schema(space: gymnasium.Space[Any]) -> LeafSchema:

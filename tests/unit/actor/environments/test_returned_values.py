@@ -85,13 +85,13 @@ def test_error_describes_wrong_return_of_step_and_reset():
 @pytest.mark.parametrize(
     ("leaf", "value", "message"),
     [
-        (spaces.Discrete(5), 7, "x holds 7; expected 0 to 4; find its source"),
+        (spaces.Discrete(5), 7, "x holds 7; expected 0 to 4; correct the environment's observation"),
         (spaces.Discrete(5, start=-2), -3, "x holds -3; expected -2 to 2"),
         (spaces.MultiBinary(3), [0, 2, 0], r"x holds 2, element \[1\]; expected 0 to 1"),
         (spaces.MultiBinary(3), [0, 257, 0], r"x holds 257"),
-        (spaces.MultiDiscrete([2, 3]), [1, 3], r"x holds 3, element \[1\]"),
+        (spaces.MultiDiscrete([2, 3]), [1, 3], r"x holds 3, element \[1\]; expected 0 to 2; correct"),
         (spaces.Box(-1, 1, (2,)), [0.0, np.nan], r"x holds nan, element \[1\]; expected finite numbers"),
-        (spaces.Box(-1, 1, ()), np.inf, "x holds inf; expected finite numbers"),
+        (spaces.Box(-1, 1, ()), np.inf, "x holds inf; expected finite numbers; find its source in the environment$"),
     ],
 )
 def test_rejects_observations_out_of_range_or_not_finite(leaf: spaces.Space, value: object, message: str):

@@ -27,7 +27,8 @@ def test_refuses_space_that_is_no_leaf():
         (spaces.Box(-1, 1, (2,), np.float64), [[[0.0, np.inf]]], r"holds inf at \(t, b\) = \(0, 0\), element \[1\]"),
         (spaces.Discrete(3, start=-1), [[1, 2]], r"holds 2 at \(t, b\) = \(0, 1\); expected -1 to 1"),
         (spaces.MultiBinary(2), [[[0, 2]]], r"holds 2 .* expected 0 to 1"),
-        (spaces.MultiDiscrete([2, 3]), [[[1, 3]]], r"holds 3 .* expected values from \[0 0\] with \[2 3\] choices"),
+        (spaces.MultiDiscrete([2, 3]), [[[1, 3]]], r"holds 3 at .*, element \[1\]; expected 0 to 2; find its source"),
+        (spaces.MultiDiscrete([[2, 3]], start=[[0, -1]]), [[[[2, 0]]]], r"holds 2 .*\[0, 0\]; expected 0 to 1"),
     ],
 )
 def test_refuses_value_outside_its_space_with_its_index(space: spaces.Space, values: list, message: str):
