@@ -95,7 +95,7 @@ def test_policy_whose_likeliest_actions_loop_is_judged_by_drawn_ones_too_if_that
         assert played["actions"] == ("drawn" if actions == "both" else actions)
     assert read_run_policy(tmp_path / "likeliest", "best").env_steps == 640, "of equal means, that of the last"
     printed = completed("evaluate", tmp_path / "likeliest", "--eval-actions", "both").stdout
-    assert re.search(r"actions +the likeliest\nmean return +0\.0\n(.*\n)*actions +drawn from the policy\n", printed)
+    assert re.search(r"actions +greedy\nmean return +0\.0\n(.*\n)*actions +sampled from the policy\n", printed)
 
 
 def test_games_are_rated_against_random_play_the_first_policy_and_earlier_ones_also_after_a_resume(tmp_path: Path):

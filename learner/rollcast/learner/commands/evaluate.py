@@ -64,7 +64,7 @@ def _print(
         low, high = evaluation.confidence_interval
         rows += [
             ("episodes", f"{len(evaluation.returns)}"),
-            ("actions", "the likeliest" if kind is EvaluationActions.LIKELIEST else "drawn from the policy"),
+            ("actions", "greedy" if kind is EvaluationActions.LIKELIEST else "sampled from the policy"),
             ("mean return", decimal(evaluation.mean)),
             ("std", decimal(evaluation.std)),
             ("95 % confidence", f"{decimal(low)} to {decimal(high)} (Student's t)"),

@@ -15,9 +15,14 @@ class EvaluateSettings(PlayingSettings):
     """Plays episodes with a saved policy of a run, and prints its mean return."""
 
     run_dir: CliPositionalArg[Path] = Field(description="The run's folder.")
+    env_id: str | None = Field(
+        None, description="The environment to play in, as for rollcast train. Default: the run's."
+    )
     n_episodes: AtLeastOne = Field(20, description="Episodes to play.")
     eval_actions: EvalActions | None = Field(
-        None, description="Actions to play: likeliest, drawn, or both. Default: the run's."
+        None,
+        description="Actions to play: likeliest (greedy actions), drawn (sampled from the policy), or both. Default: "
+        "the run's.",
     )
     seed: Seed = Field(0, description="The seed of the evaluation; the seed of episode i derives from it and i.")
     video: Path | None = Field(
