@@ -68,7 +68,7 @@ def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] |
     if checkpoint is None:
         return f"resuming {run.path}: it has no checkpoint yet, and begins again"
     info = checkpoint[1]
-    ended = "; it has ended" if info.has_ended else ""
+    ended = "; it has ended, and continues only with a higher --total-steps or --stop-return" if info.has_ended else ""
     return f"resuming {run.path}: {info.n_updates:,} updates, {info.env_steps:,} env steps{ended}"
 
 
