@@ -413,13 +413,14 @@ def batch_line(settings: LearnerSettings, spaces: EnvironmentSpaces) -> str:
     Raises:
         ConfigurationError: As in `batch_size`.
     """
-    line = f"batches have {batch_size(settings, spaces)} rollouts of an environment each (--batch-size)"
+    owner = "environment" if all(substep.n_agents == 1 for substep in spaces.values()) else "agent"
+    line = f"batches have {batch_size(settings, spaces)} trajectories of one {owner} each (--batch-size)"
     kind = ALGORITHMS.get(settings.algorithm)
     if kind is None or not kind.on_policy or isinstance(settings, TrainSettings) or settings.deterministic:
         return line
     return (
-        f"{line}, from two actors: with more actors, some wait for the next batch; set --batch-size to the rollouts "
-        "of all actors, or choose --algorithm appo or impala, whose actors do not wait"
+        f"{line}, from two actors: with more actors, some wait for the next batch; set --batch-size to the "
+        "trajectories of all actors, or choose --algorithm appo or impala, whose actors do not wait"
     )
 
 

@@ -74,14 +74,16 @@ def test_a_learner_takes_two_actors_for_granted(arguments: str, expected: int):
 )
 def test_a_learner_by_ppo_says_who_would_wait(algorithm: tuple[str, ...], told: str | None):
     line = batch_line(ServingSettings.from_command_line("rollcast learner", ["--insecure", *algorithm]), CARTPOLE_LIKE)
-    assert line.startswith("batches have 16 rollouts of an environment each (--batch-size)")
+    assert line.startswith("batches have 16 trajectories of one environment each (--batch-size)")
     assert told in line if told else line.endswith("(--batch-size)")
     assert batch_line(settings_of(""), CARTPOLE_LIKE).endswith("(--batch-size)")
 
 
 def test_each_agent_of_a_round_has_a_trajectory():
     (substep,) = CARTPOLE_LIKE.values()
-    assert batch_size(settings_of(""), {"base": dataclasses.replace(substep, n_agents=3)}) == 48
+    several = {"base": dataclasses.replace(substep, n_agents=3)}
+    assert batch_size(settings_of(""), several) == 48
+    assert batch_line(settings_of(""), several) == "batches have 48 trajectories of one agent each (--batch-size)"
 
 
 @pytest.mark.parametrize(
