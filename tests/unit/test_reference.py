@@ -4,6 +4,7 @@ import datetime
 import re
 import struct
 import tomllib
+from typing import ClassVar
 
 import grpc
 import gymnasium
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+from pydantic import BaseModel
 
 from rollcast.learner.checkpoints.manifest import FORMAT as CHECKPOINT_FORMAT
 from rollcast.learner.durable.segments import FORMAT as LOG_FORMAT
@@ -97,6 +99,56 @@ class TestVariables:
         roots = [ROOT / package for package in ("services", "actor", "learner")]
         text = "".join(path.read_text(encoding="utf-8") for root in roots for path in root.rglob("*.py"))
         assert {name for name in named if f'"{name}"' not in text and name not in text} <= OF_TORCH
+
+
+class TestDefaults:
+    """Tables of options have a column "default", which is the code's unless it depends on other settings."""
+
+    WORDS: ClassVar[dict[str, set[object]]] = {
+        "none": {None, "none"},
+        "never": {None},
+        "no": {False},
+        "off": {False},
+        "on": {True},
+    }
+    # By the option, the values that some command or algorithm gives it.
+    KNOWN: ClassVar[dict[str, set[object]]] = {}
+
+    @classmethod
+    def collect(cls, settings: BaseModel, prefix: str = "") -> None:
+        for name, value in settings:
+            if isinstance(value, BaseModel):
+                cls.collect(value, f"{prefix}{name}.")
+            elif isinstance(value, str | int | float | None):
+                cls.KNOWN.setdefault(f"--{prefix}{name}".replace("_", "-"), set()).add(value)
+
+    @classmethod
+    def setup_class(cls):
+        for command in COMMANDS.values():
+            cls.collect(command.settings().model_construct())
+
+    @staticmethod
+    def rows() -> list[tuple[str, str, str]]:
+        """Returns the page, the option and the default of each row with one option and a plain default."""
+        found = []
+        for name in PAGES:
+            header: list[str] = []
+            for line in text_of(name).splitlines():
+                cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] if line.startswith("|") else []
+                header = (header or cells) if cells else []
+                option = re.fullmatch(r"`(--[\w.-]+)(?: \w+)?`(?: \(\w\))?", cells[0]) if len(cells) > 2 else None
+                if option and header[1] == "default" and " " not in cells[1].strip("`"):
+                    found.append((name, option[1], cells[1].strip("`")))
+        return found
+
+    def test_are_those_of_the_settings(self):
+        rows = self.rows()
+        assert len(rows) > 50
+        for page, option, shown in rows:
+            number = re.fullmatch(r"[\d.,]+(?:e-?\d+)?", shown)
+            expected = {float(shown.replace(",", ""))} if number else self.WORDS.get(shown, {shown})
+            known = self.KNOWN.get(option, set())
+            assert known & expected, f"{page}: {option} is {shown}, and has {known}"
 
 
 class TestExitCodes:
