@@ -1,1 +1,1 @@
-"""Algorithms: the `Algorithm` interface for trainers, and the algorithms behind it: IMPALA, SAC, DQN, custom ones."""
+"""The `Algorithm` interface for trainers, and the algorithms: IMPALA, PPO, APPO, SAC, DQN and R2D2."""

@@ -36,7 +36,7 @@ _MAX_RATIO: Final = 20.0
 
 
 class Appo(OnePolicy[AppoSettings]):
-    """APPO: several passes over each batch, as in PPO. Actors never wait, so a batch may be some updates old.
+    """APPO: several passes over each batch, as in PPO. Actors continue to play, so a batch may be some updates old.
 
     `vtrace` computes advantages and targets once a batch, with the values and the policy at the start of the update.
     `ClippedSurrogate` then minimises `ppo_loss`, which clips the ratio to the policy that acted, as in Sample Factory.
