@@ -20,6 +20,8 @@ _MAX_DEPTH: Final = 32
 # Parsing a number takes time that grows with the square of its length.
 _MAX_NUMBER_CHARACTERS: Final = 400
 _NUMBERS: Final = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+_TEXT: Final = "tag:yaml.org,2002:str"
+_DATE: Final = "tag:yaml.org,2002:timestamp"
 # Numbers that YAML 1.1 reads as octal or sexagesimal.
 _UNLIKELY_NUMBER: Final = re.compile(r"[-+]?0[0-7_]+|.*:.*")
 
@@ -98,14 +100,14 @@ def read_settings(path: Path, *, expected: str, advice: str) -> dict[str, Any]:
         raise _unreadable(path, f" cannot be read: {error.strerror}", expected, advice) from error
     except _NotPlainError as error:
         raise _unreadable(path, f", {error}", expected, advice) from error
-    # ValueError comes from a date in a thirteenth month, ArithmeticError from a number above every float.
+    # ArithmeticError comes from a number above every float.
     except (ValueError, ArithmeticError, yaml.YAMLError) as error:
         raise _unreadable(path, f": {error}", expected, advice) from error
     if settings is None:
         return {}
-    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
-        what = "a name that is not text" if isinstance(settings, dict) else f"a {type(settings).__name__}"
-        raise _unreadable(path, f" holds {what}, not a mapping of names to values", expected, advice)
+    if not isinstance(settings, dict):
+        what = type(settings).__name__
+        raise _unreadable(path, f" holds a {what}, not a mapping of names to values", expected, advice)
     return settings
 
 
@@ -169,20 +171,29 @@ def _checked_node(node: yaml.Node, loader: Any) -> yaml.Node:  # noqa: ANN401 - 
     """Checks a node for values that YAML would probably misread. Returns the node.
 
     Raises:
-        _NotPlainError: A mapping has a name twice, or a number is octal or sexagesimal.
+        _NotPlainError: A mapping has a name twice, or a name that is not text. A value is a date, or an octal or
+            sexagesimal number.
     """
     if isinstance(node, yaml.MappingNode):
         lines: dict[object, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in lines:
-                    raise _NotPlainError(f"line {line} has {key.value!r:.80} again, after line {lines[key.value]}")
-                lines[key.value] = line
+            if not isinstance(key, yaml.ScalarNode):
+                raise _NotPlainError(f"line {line} has a {key.id} as a name, not text")
+            if key.tag != _TEXT:
+                raise _NotPlainError(
+                    f"line {line} has the name {key.value:.80}, which YAML does not read as text; write "
+                    f"{key.value!r:.80}"
+                )
+            if key.value in lines:
+                raise _NotPlainError(f"line {line} has {key.value!r:.80} again, after line {lines[key.value]}")
+            lines[key.value] = line
             _checked_node(value, loader)
     elif isinstance(node, yaml.SequenceNode):
         for member in node.value:
             _checked_node(member, loader)
+    elif node.tag == _DATE:
+        raise _NotPlainError(f"line {node.start_mark.line + 1} has the date {node.value}; write {node.value!r}")
     elif node.tag in _NUMBERS and _UNLIKELY_NUMBER.fullmatch(node.value):
         number = loader.construct_object(node)
         raise _NotPlainError(

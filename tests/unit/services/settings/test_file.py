@@ -38,8 +38,16 @@ class TestFile:
             (b"seed: 1\nn_actors: !!python/name:os.system\n", "line 2 has the tag 'tag:yaml.org,2002:python/name:"),
             (b"seed: &one 1\nn_actors: *one\n", "line 1 has the anchor or alias 'one'"),
             (b"- seed\n", " holds a list, not a mapping of names to values"),
-            (b"1: 2\n", " holds a name that is not text, not a mapping"),
-            (b"seed: 2026-13-01\n", "month must be in 1..12"),
+            (b"1: 2\n", ", line 1 has the name 1, which YAML does not read as text; write '1'"),
+            (
+                b"seed: 1\nenv_kwargs: {no: 1}\n",
+                ", line 2 has the name no, which YAML does not read as text; write 'no'",
+            ),
+            (b"seed: 1\nseed: 1\n<<: {seed: 2}\n", ", line 2 has 'seed' again, after line 1"),
+            (b"seed: 1\n<<: {seed: 2}\n", ", line 2 has the name <<, which YAML does not read as text; write '<<'"),
+            (b"? [1, 2]\n: 3\n", ", line 1 has a sequence as a name, not text"),
+            (b"seed: 2026-13-01\n", ", line 1 has the date 2026-13-01; write '2026-13-01'"),
+            (b"env_kwargs: {since: 2026-01-01}\n", ", line 1 has the date 2026-01-01; write '2026-01-01'"),
             (b"seed: 1\nn_actors: 2\nseed: 3\n", ", line 3 has 'seed' again, after line 1"),
             (b"seed: 1\n'seed': 1\n", ", line 2 has 'seed' again, after line 1"),
             (
