@@ -181,57 +181,6 @@ class NanEnv(CountingEnv):
         return observation
 
 
-OBSERVATION_SPACES: dict[str, gymnasium.Space[Any]] = {
-    "vector": gymnasium.spaces.Box(-1, 1, (3,), np.float32),
-    "scalar": gymnasium.spaces.Box(-1, 1, (), np.float64),
-    "matrix": gymnasium.spaces.Box(-1, 1, (2, 3, 2), np.float32),
-    "small integers": gymnasium.spaces.Box(0, 255, (5,), np.uint8),
-    "image": gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8),
-    "image, channels first": gymnasium.spaces.Box(0, 255, (3, 64, 64), np.uint8),
-    "discrete": gymnasium.spaces.Discrete(5, start=2),
-    "multi-binary": gymnasium.spaces.MultiBinary((2, 3)),
-    "multi-discrete": gymnasium.spaces.MultiDiscrete([3, 4]),
-    "nested": gymnasium.spaces.Dict(
-        {
-            "camera": gymnasium.spaces.Box(0, 255, (64, 64, 3), np.uint8),
-            "body": gymnasium.spaces.Tuple(
-                (
-                    gymnasium.spaces.Box(-1, 1, (2,), np.float32),
-                    gymnasium.spaces.Dict({"gear": gymnasium.spaces.Discrete(3)}),
-                )
-            ),
-        }
-    ),
-}
-
-ACTION_SPACES: dict[str, gymnasium.Space[Any]] = {
-    "discrete": gymnasium.spaces.Discrete(3, start=1),
-    "multi-discrete": gymnasium.spaces.MultiDiscrete([2, 3]),
-    "multi-binary": gymnasium.spaces.MultiBinary(4),
-    "box": gymnasium.spaces.Box(-1, 1, (2,), np.float32),
-}
-
-
-class SpaceEnv(gymnasium.Env[Any, Any]):
-    """Random observations from any space; fails on an action that is not in its own."""
-
-    def __init__(self, observation: str = "vector", action: str = "discrete") -> None:
-        self.observation_space = OBSERVATION_SPACES[observation]
-        self.action_space = ACTION_SPACES[action]
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
-        super().reset(seed=seed)
-        if seed is not None:
-            self.observation_space.seed(seed)
-        self._step = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
-        self._step += 1
-        return self.observation_space.sample(), 1.0, self._step == 3, self._step == 5, {}
-
-
 class HangingEnv(CountingEnv):
     """Never comes back from step number `hang_at`."""
 
