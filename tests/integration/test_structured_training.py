@@ -1,4 +1,4 @@
-"""Games of several agents with spaces of their own: trained in processes, and each agent evaluated.
+"""Games of several agents with spaces of their own: trained in processes, each agent evaluated, and served.
 
 Every algorithm learns of several substeps in unit/learner/algorithms/test_independent_learning.py.
 """
@@ -6,10 +6,15 @@ Every algorithm learns of several substeps in unit/learner/algorithms/test_indep
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rollcast.services.client.client import LearnerClient
-from tests.processes import completed, free_port, running, status_of, wait_until
+from rollcast.services.client.replay import ReplayClient
+from rollcast.services.errors import InvalidInputError, SpacesMismatchError
+from rollcast.services.spaces.spaces import EnvironmentSpaces
+from tests.integration.learner_fakes import offer
+from tests.processes import completed, ended, free_port, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -39,14 +44,51 @@ def test_trains_and_evaluates_each_agent(game: tuple[object, ...], agents: set[s
     assert set(re.findall(r"^ +(\w+)/0", played.stdout, re.MULTILINE)) == agents
 
 
-def test_remote_actor_plays_a_structured_environment(tmp_path: Path):
+EXPECTED = r"expected one of \['speaker', 'listener'\]"
+
+
+def check_acting(client: LearnerClient, spaces: EnvironmentSpaces) -> None:
+    for key, substep in spaces.items():
+        chosen, version = client.act({"": substep.observation.sample()[None]}, substep_key=key)
+        assert chosen.shape == (1, *substep.action.shape)
+        assert version > 0
+    with pytest.raises(InvalidInputError, match=f"substep_key is 'x'; {EXPECTED}"):
+        client.act({"": np.zeros((1, 3), np.float32)}, substep_key="x")
+
+
+def check_replay(address: str, spaces: EnvironmentSpaces) -> None:
+    with ReplayClient(address) as nobodys:
+        for call in (nobodys.info, nobodys.reset, lambda: nobodys.update_priorities([0], [1.0])):
+            with pytest.raises(InvalidInputError, match=f"substep_key is ''; {EXPECTED}"):
+                call()
+        with pytest.raises(InvalidInputError, match="name one"):
+            next(nobodys.samples(4))
+    for key, substep in spaces.items():
+        with ReplayClient(address, substep_key=key) as replay:
+            info = replay.info()
+            assert info.spaces == {key: substep}
+            assert info.size >= 100
+            (batch,) = replay.samples(4, 1)
+            assert batch.substeps[key].observation[""].shape == (1, 4, *substep.observation.shape)
+            assert replay.update_priorities(batch.keys, np.ones(4)) < 4
+    with (
+        ReplayClient(address, substep_key="speaker") as speakers,
+        ReplayClient(address, substep_key="listener") as listeners,
+    ):
+        # rollouts of the actors may be inserted later
+        wait_until(lambda: speakers.reset() or speakers.info().size == 0, "an empty buffer")
+        assert listeners.info().size > 0
+
+
+def test_a_learner_of_several_substeps_serves_each_of_them(tmp_path: Path):
     """The learner has never heard of the game: it takes the spaces of the first actor."""
     address = f"127.0.0.1:{free_port()}"
-    options = ("--algorithm", "impala", "--spaces-from", "first_actor", "--batch-size", 16, "--n-rollout-steps", 8)
+    options = ("--spaces-from", "first_actor", "--n-rollout-steps", 8, "--hidden-sizes", 8, "--replay.capacity", 5000)
+    options += (*SPEAKER[:2], *SPEAKER[4:-1], 10**9, "--stop-return", 1e9)
     serving = ("learner", "learner", "--address", address, "--run-dir", tmp_path / "run", *options)
     acting = ("actor", "--learner-address", address, "--envs-per-actor", 4, *SPEAKER[2:4])
     with (
-        running(*serving, "--env-id", "not.installed:here"),
+        running(*serving, "--env-id", "not.installed:here") as learner,
         running(*acting, "--actor-id", "one"),
         running(*acting, "--actor-id", "two"),
         LearnerClient(address) as client,
@@ -55,3 +97,15 @@ def test_remote_actor_plays_a_structured_environment(tmp_path: Path):
         wait_until(
             lambda: {info.actor_id for info in client.actors() if info.rollouts} == {"one", "two"}, "both actors"
         )
+        status, spaces = client.status(), client.describe().spaces
+        assert status.rejected_rollouts == status.duplicate_rollouts == 0
+        assert status.replay.capacity == 10_000
+        check_acting(client, spaces)
+        with pytest.raises(SpacesMismatchError, match="the substeps"):
+            client.join(offer("three", spaces={"speaker": spaces["speaker"]}))
+        check_replay(address, spaces)
+        checkpoint, _ = client.save_checkpoint()
+        assert sorted(path.name for path in Path(checkpoint).glob("substep*")) == ["substep0", "substep1"]
+        client.stop()
+        assert ended(learner) == 0
+        assert "replay buffers: 'speaker': 5,000 transitions" in learner.stdout.read()
