@@ -1,67 +1,29 @@
 """Every call of ours has a deadline, or is a stream that keepalive looks after; none is tried again by itself."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
-import numpy as np
 import pytest
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.health_probe import probe
-from rollcast.services.client.relay import RelayClient
-from rollcast.services.client.replay import ReplayClient
 from rollcast.services.errors import RollcastError
-from rollcast.services.joining.evaluation import EvaluationReport, PlayedEpisodes
-from rollcast.services.joining.join import Relay
 from rollcast.services.limits.limits import CALL_TIMEOUT_S
 from rollcast.services.rpcs import RPCS
+from tests.client_calls import CALLS, client_of
 from tests.documents import PAGES
-from tests.integration.learner_fakes import offer
 
 # The part of a deadline that a slow machine may have used before the call arrives.
 SLACK_S = 10.0
 ROOT = Path(__file__).parents[2]
-REPORT = EvaluationReport(
-    actor_id="e",
-    incarnation=1,
-    learner_nonce=1,
-    outcome=PlayedEpisodes(policy_version=1, returns=(1.0,), lengths=(1,), seconds=1.0),
-)
 DOCS, PROTOS = PAGES["protocol.md"], ROOT / "proto/rollcast/v1"
 # Streams that live as long as whoever opened them. A batch of Sample has a deadline of its own in the request.
 ENDLESS = {"StreamRollouts", "StreamBundles", "SubscribePolicy", "WatchStatus", "WatchHistory", "Sample"}
 
 
-def relay_bundles(learner: LearnerClient) -> None:
-    with RelayClient(learner.address) as client:
-        client.open_bundles(Relay("rack-1", 1)).run(lambda _nonce: None)
-
-
-CALLS: dict[str, Callable[[LearnerClient, ReplayClient], object]] = {
-    "RolloutService/Join": lambda learner, _: learner.join(offer()),
-    "RolloutService/StreamRollouts": lambda learner, _: list(learner.open_rollout_stream("a", 1).responses()),
-    "RelayService/StreamBundles": lambda learner, _: relay_bundles(learner),
-    "RolloutService/ReportEvaluation": lambda learner, _: learner.report_evaluation(REPORT),
-    "PolicyService/SubscribePolicy": lambda learner, _: list(learner.subscribe_policy()),
-    "PolicyService/GetPolicy": lambda learner, _: learner.get_policy(),
-    "PolicyService/Act": lambda learner, _: learner.act({"": np.zeros((1, 4), np.float32)}),
-    "LearnerService/DescribeLearner": lambda learner, _: learner.describe(),
-    "LearnerService/GetStatus": lambda learner, _: learner.status(),
-    "LearnerService/WatchStatus": lambda learner, _: list(learner.watch_status()),
-    "HistoryService/WatchHistory": lambda learner, _: list(learner.watch_history()),
-    "LearnerService/ListActors": lambda learner, _: learner.actors(),
-    "LearnerService/Pause": lambda learner, _: learner.pause(),
-    "LearnerService/Resume": lambda learner, _: learner.resume(),
-    "LearnerService/SaveCheckpoint": lambda learner, _: learner.save_checkpoint(),
-    "LearnerService/Stop": lambda learner, _: learner.stop(),
-    "ReplayService/GetReplayInfo": lambda _, replay: replay.info(),
-    "ReplayService/Sample": lambda _, replay: list(replay.samples(4)),
-    "ReplayService/UpdatePriorities": lambda _, replay: replay.update_priorities([1], [1.0]),
-    "ReplayService/Reset": lambda _, replay: replay.reset(),
-}
 DEADLINES = {
     method.removeprefix("/rollcast.v1."): rpc.deadline_s
     for method, rpc in RPCS.items()
@@ -129,8 +91,8 @@ def test_proto_comments_have_the_same_deadlines(service):
 def test_each_call_has_its_deadline_and_one_attempt(nobody, name):
     handler, address = nobody
     deadline_s = DEADLINES[name]
-    with LearnerClient(address) as learner, ReplayClient(address) as replay, pytest.raises(RollcastError):
-        CALLS[name](learner, replay)
+    with client_of(name, address) as client, pytest.raises(RollcastError):
+        CALLS[name](client)
     ((method, remaining_s),) = handler.asked
     assert method == f"/rollcast.v1.{name}"
     if deadline_s is None:
