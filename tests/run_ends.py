@@ -7,11 +7,13 @@ import os
 import re
 import signal
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+import psutil
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
 from rollcast.learner.checkpoints.listing import describe_run
@@ -23,7 +25,7 @@ from rollcast.services.errors import LearnerUnreachableError, NotReadyError
 from rollcast.services.history.history import HistoryEvent
 from rollcast.services.status.status import LearnerStatus, Phase
 from tests.chaos.disk import SmallDisk
-from tests.processes import DEADLINE_S, free_port, free_ports, running, status_of, wait_until
+from tests.processes import DEADLINE_S, descendants, free_port, free_ports, is_alive, running, status_of, wait_until
 from tests.zygote import ForkedProcess
 
 Role = Literal["sequential", "train", "learner", "serving", "ranks"]
@@ -74,39 +76,53 @@ class Run:
         folder: The run's folder, on a disk of its own.
         disk: That disk.
         outside: A folder on another disk, with the summary and the tracker's base.
+        temporary: The learners' folder for temporary files.
         learners: Its learners.
         addresses: Where they serve; none: this kind of run serves nothing.
         said: What each has printed.
         watchers: One for each address.
+        children: The processes below the learners, while it trains.
+        files: The names of their temporary files then.
     """
 
     folder: RunDirectory
     disk: SmallDisk
     outside: Path
+    temporary: Path
     learners: list[ForkedProcess] = dataclasses.field(default_factory=list)
     addresses: Sequence[str] = ()
     said: list[str] = dataclasses.field(default_factory=list)
     watchers: list[Watcher] = dataclasses.field(default_factory=list)
+    children: list[psutil.Process] = dataclasses.field(default_factory=list)
+    files: list[str] = dataclasses.field(default_factory=list)
 
     def wait_for_records(self, n: int = 3) -> None:
         """Waits until it trains, has written a few records, and its tracker has begun."""
         wait_until(lambda: len(self._lines()) >= n and (self.folder.path / "trackio.run").is_file(), f"{n} records")
+        self._note_children()
 
     def wait_for_words(self, text: str) -> None:
         """Waits until each learner that prints has printed a text."""
         wait_until(lambda: text in self.said[0], text)
+        self._note_children()
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal as a terminal does: to every process of a command."""
+        """Signals every process of a command, as a terminal does; SIGTERM goes to the first alone, as engines do."""
         for learner in self.learners:
-            os.killpg(learner.pid, number)
+            (os.kill if number == signal.SIGTERM else os.killpg)(learner.pid, number)
 
     def exit_codes(self) -> list[int]:
         """Waits until the learners have ended and everything that they have said is read."""
         codes = [learner.wait(DEADLINE_S) for learner in self.learners]
         for reader in self._readers:
             reader.join(DEADLINE_S)
+        wait_until(lambda: not any(map(is_alive, self.children)), f"{self.children} to be gone")
         return codes
+
+    def temporary_files(self) -> list[str]:
+        """Returns the names of what the learners have in their temporary folder."""
+        # torch keeps one for whoever comes next
+        return [path.name for path in self.temporary.iterdir() if not path.name.startswith("torchinductor")]
 
     def last(self) -> dict[str, Moment | None]:
         """Returns the last moment of the run that each place tells of, by its name; None: it tells none."""
@@ -154,6 +170,10 @@ class Run:
         for reader in self._readers:
             reader.start()
 
+    def _note_children(self) -> None:
+        self.children = [child for learner in self.learners if learner.poll() is None for child in descendants(learner)]
+        self.files = self.temporary_files()
+
     def _read(self, rank: int) -> None:
         while line := self.learners[rank].stdout.readline():
             self.said[rank] += line
@@ -192,11 +212,13 @@ def started(role: Role, folder: Path, arguments: Mapping[str, object]) -> Iterat
         disk = stack.enter_context(SmallDisk(folder / "disk", 64 << 20))
         outside = folder / "outside"
         outside.mkdir()
-        run = Run(RunDirectory(disk.path / "run"), disk, outside)
+        # short: names of sockets have 107 characters
+        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rc-")))
+        run = Run(RunDirectory(disk.path / "run"), disk, outside, temporary)
         quick = _QUICK if "--algorithm" in arguments else (*_QUICK, "--ppo.n-epochs", 1)
         given = [*quick, *(word for option in arguments.items() for word in option)]
         given += ["--run-dir", run.folder.path, "--summary-json", outside / "summary.json"]
-        variables = {"TRACKIO_DIR": str(outside), "HOME": str(folder)}
+        variables = {"TRACKIO_DIR": str(outside), "HOME": str(folder), "TMPDIR": str(temporary)}
         if role == "sequential":
             processes = [(("train", *given, "--actor-kind", "sequential", "--envs-per-actor", 4), {})]
         elif role == "train":

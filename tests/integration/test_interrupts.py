@@ -1,15 +1,12 @@
-"""Ctrl-C, a closed terminal and SIGTERM: early, once, and again and again."""
+"""Ctrl-C before a command has begun; test_run_ends.py has it while training."""
 
 import os
-import signal
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
-from tests.processes import DEADLINE_S, ROOT, descendants, environment, is_alive, running, wait_until
+from tests.processes import DEADLINE_S, ROOT, environment
 
 TRAIN = ("learner", "train", "--n-actors", 2, "--stop-return", 1e9, "--total-steps", 10**9, "--log-interval-s", 0.1)
 EARLY = [
@@ -45,34 +42,3 @@ def test_ctrl_c_during_imports_ends_quietly(command, tmp_path):
         check=False,
     )
     assert (process.returncode, process.stdout) == (130, "")
-
-
-@pytest.mark.parametrize(
-    ("send", "number", "times", "code"),
-    [
-        pytest.param(os.killpg, signal.SIGINT, 1, 130, id="Ctrl-C"),
-        pytest.param(os.killpg, signal.SIGINT, 5, 130, id="Ctrl-C five times"),
-        pytest.param(os.killpg, signal.SIGHUP, 1, 0, id="its terminal is closed"),
-        pytest.param(os.kill, signal.SIGTERM, 1, 0, id="SIGTERM, to its first process alone"),
-    ],
-)
-def test_training_that_is_ended_leaves_no_process_and_no_temporary_folder(send, number, times, code, tmp_path):
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    # of its own, where no other run leaves anything, and short: names of sockets have 107 characters
-    with (
-        tempfile.TemporaryDirectory(prefix="rc-") as temporary,
-        running(*TRAIN, "--algorithm", "impala", "--run-dir", tmp_path / "run", TMPDIR=temporary) as process,
-    ):
-        wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), "it trains")
-        assert list(Path(temporary).glob("rollcast-*")), "the socket's folder"
-        children = descendants(process)
-        assert len(children) >= 2
-        for _ in range(times):
-            send(process.pid, number)
-        output, _ = process.communicate(DEADLINE_S)
-        assert process.returncode == code, output
-        assert "Traceback" not in output
-        wait_until(lambda: not any(map(is_alive, children)), f"{children} to be gone")
-        # torch keeps one for whoever comes next
-        assert [path for path in Path(temporary).iterdir() if not path.name.startswith("torchinductor")] == []
-    assert (tmp_path / "run" / "policy_last.safetensors").is_file() or times > 1

@@ -125,7 +125,7 @@ WAYS: Final = {
         reason=EndReason.STOPPED, arguments=LONG, act=signals_in_an_update(signal.SIGTERM),
         roles=ROLES - {"ranks"}, chosen={"learner"},
     ),
-    "SIGTERM": Way(reason=EndReason.STOPPED, act=signals(signal.SIGTERM), chosen={"learner"}),
+    "SIGTERM": Way(reason=EndReason.STOPPED, act=signals(signal.SIGTERM), chosen={"train"}),
     "SIGHUP": Way(reason=EndReason.STOPPED, act=signals(signal.SIGHUP), chosen={"train"}),
     "Stop": Way(reason=EndReason.STOPPED, act=stops_by_rpc, roles=SERVED, chosen={"learner"}),
     "divergence": Way(
@@ -167,12 +167,16 @@ def test_all_that_tell_of_a_run_agree_on_its_end(name: str, role: Role, tmp_path
         if not run.disk.is_mounted:
             pytest.skip("no file system can be mounted here, which needs root")
         way.act(run)
+        if role == "train" and run.children:
+            assert len(run.children) >= 2
+            assert run.files, "the socket's folder"
         is_served = role == "serving" and way.reason is not None and way.reason.is_final
         if is_served:
             run.wait_for_words("serving its last policy")
             with LearnerClient(run.addresses[0]) as client:
                 client.stop()
         codes = run.exit_codes()
+        assert min(codes) < 0 or run.temporary_files() == []
         run.disk.free()
         last, said = run.last(), "\n".join(run.said)
         assert codes == list(way.codes) * (len(codes) // len(way.codes)), said
