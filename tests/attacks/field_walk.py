@@ -100,10 +100,8 @@ def walk(
     """Walks over every RPC of every server.
 
     Args:
-        fleet: The servers.
         sizes: How large is too large.
         share: The part of the changes that are sent, drawn by the seed.
-        seed: Of the drawing.
         only: A part of the names of RPCs, with their server's before; empty: all.
         asks_all: After each RPC, every member is asked for what people and machines ask for. False: only the server,
             but after its last RPC.

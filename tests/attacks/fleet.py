@@ -38,8 +38,6 @@ class Member:
     """One process, whose lines are read and counted.
 
     Attributes:
-        name: What it is.
-        process: The process.
         n_lines: Lines that it has logged so far.
         ports: What it listens at, by what is served there.
     """
@@ -123,7 +121,6 @@ class Fleet:
     Two of the actors have metrics of their own.
 
     Attributes:
-        members: Every process.
         servers: The names of those that serve RPCs.
     """
 

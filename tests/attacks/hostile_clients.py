@@ -62,7 +62,6 @@ class HalfOpenConnection:
     """One connection with calls of which only the headers are sent; one that is ended is opened again.
 
     Args:
-        address: The server's, `host:port`.
         methods: Called in turns.
         n_calls: Calls that are open at once.
     """
@@ -131,7 +130,6 @@ class HollowActor:
     """Joins with many environments, declares a rollout of all of them, sends none of it, and comes again when ended.
 
     Args:
-        address: The learner's.
         offer: Who it says it is.
     """
 
@@ -201,11 +199,7 @@ def hollow_header(spaces: EnvironmentSpaces, n_steps: int, n_envs: int) -> rollo
 
 
 class HostileRelay:
-    """One relay's call that opens streams of actors that never joined, as fast as the learner reads.
-
-    Args:
-        address: The learner's.
-    """
+    """One relay's call that opens streams of actors that never joined, as fast as the learner reads."""
 
     def __init__(self, address: str) -> None:
         self._address = address

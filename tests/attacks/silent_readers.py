@@ -23,7 +23,6 @@ class ServedLearner:
 
     Args:
         pipe: To the process.
-        address: Where it serves.
     """
 
     def __init__(self, pipe: Connection, address: str) -> None:

@@ -59,9 +59,7 @@ class Held:
     """The cost of one attack at one socket.
 
     Attributes:
-        member: The process.
         served: A word for what it serves there.
-        attack: The attack.
         rate_before: Steps a second of the honest actors before it.
         rate_during: The same while it lasts.
         before: The fleet before it.
@@ -158,7 +156,6 @@ def walk(fleet: Fleet, seconds: float, *, only: str = "") -> Iterator[Held]:
     """Attacks every socket of the fleet.
 
     Args:
-        fleet: The processes.
         seconds: The time of each attack, and of the quiet before it.
         only: A part of the name of what is attacked, as "learner: metrics: flood"; empty: all.
     """

@@ -24,13 +24,11 @@ class Assault:
     """Injects faults into one victim.
 
     Args:
-        victim: Its name.
         faults: The faults, in this order.
         inject: Injects a fault, and ends it if it lasts; an event that is set ends it early.
         count: Counts the victim's signs of life; called under the lock of `books`.
         books: Tells when `count` may have changed.
         n_new: The number of new signs of life after which the victim counts as recovered.
-        timeout_s: The longest recovery, in seconds.
         rng: Draws the pauses between faults.
     """
 

@@ -55,11 +55,7 @@ def reward(observed: NDArray[np.float32], action: NDArray[np.int64]) -> NDArray[
 
 
 class BookkeepingEnv(gymnasium.Env[np.ndarray, int]):
-    """Episodes of `EPISODE_STEPS` steps, every one terminated; see `observation` and `reward`.
-
-    Args:
-        step_s: The time that a step takes, in seconds.
-    """
+    """Episodes of `EPISODE_STEPS` steps, every one terminated; see `observation` and `reward`."""
 
     def __init__(self, step_s: float = 0.0) -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (_N_NUMBERS,), np.float32)

@@ -8,11 +8,7 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 class Clock:
-    """The time of day of a process: libfaketime's, from a file. CLOCK_MONOTONIC goes on as ever.
-
-    Args:
-        path: The file; made.
-    """
+    """The time of day of a process: libfaketime's, from a file. CLOCK_MONOTONIC goes on as ever."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

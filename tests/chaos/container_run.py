@@ -32,12 +32,9 @@ def run_container_chaos(
 
     Args:
         folder: The folder for ledgers and the run; it has none yet.
-        algorithm: The algorithm that learns.
         n_faults: The number of faults: half hit the learner, the rest is shared out among the actors.
-        n_actors: The number of actors.
         seed: The same seed draws the same faults; their times depend on the machine.
         short: Leaves out faults that take long to recover from.
-        tag: The tag of both images.
 
     Returns:
         The report of the suite.

@@ -30,8 +30,6 @@ class ChaosContainer:
     """One container, on a network of its own suite.
 
     Args:
-        container: The container, which runs.
-        network: Its network.
         alias: The container's name there.
     """
 
@@ -138,7 +136,6 @@ class ContainerFault:
     """One fault.
 
     Attributes:
-        kind: The kind.
         seconds: The time after which it is ended, in seconds; 0 for kinds that do not last.
     """
 

@@ -14,7 +14,6 @@ class SmallDisk:
 
     Args:
         path: The folder to make and to mount it at.
-        n_bytes: Its size in bytes.
     """
 
     def __init__(self, path: Path, n_bytes: int = _BYTES) -> None:

@@ -50,7 +50,6 @@ class Fault:
     """One fault.
 
     Attributes:
-        kind: The kind.
         seconds: The time after which it is ended, in seconds; 0 for kinds that do not last.
         delay_s: The time by which a delay delays each piece.
     """
@@ -83,8 +82,6 @@ def draw_faults(n_faults: int, rng: random.Random, *, short: bool, only: Sequenc
     """Draws faults.
 
     Args:
-        n_faults: The number of faults.
-        rng: Draws them.
         short: Leaves out faults that last longer than a few seconds, or are found by keepalive or by silence only.
         only: The kinds of faults; none: all.
 

@@ -90,7 +90,6 @@ class LearnerFault:
     """One fault.
 
     Attributes:
-        kind: The kind.
         seconds: The time that it lasts, or by which a clock is set, in seconds.
         seed: The seed of everything else that is drawn.
     """
@@ -134,8 +133,6 @@ def draw_learner_faults(
     """Draws faults.
 
     Args:
-        n_faults: The number of faults.
-        rng: Draws them.
         short: Leaves out faults that last longer than a few seconds.
         only: The kinds of faults; none: all.
     """

@@ -21,7 +21,6 @@ class LearnerProcess:
 
     Args:
         folder: The folder for its log and for the record of what it has learnt from.
-        run_dir: The folder of its run.
         options: Options of `rollcast learner`, besides address and folder.
         variables: Variables of its environment, besides this process's.
     """

@@ -81,11 +81,8 @@ def run_learner_chaos(
 
     Args:
         folder: The folder for logs, ledgers and the run; it has none yet.
-        algorithm: The algorithm that learns.
-        durable: True if the learner has `--durable`.
         n_learner_faults: The number of faults of the learner, its files, its disk and the clocks.
         n_actor_faults: The number of faults of actors and their connections, shared out among the actors.
-        n_actors: The number of actors.
         seed: The same seed draws the same faults; their times depend on the machine.
         short: Leaves out faults that take long to recover from.
         only: The kinds of the learner's faults; none: all.

@@ -156,11 +156,7 @@ class QueueLearner(_Served):
 
 
 class PromptLearner(QueueLearner):
-    """The same without updates that take long: it takes all that its actors play.
-
-    Args:
-        seed: Of the environments.
-    """
+    """The same without updates that take long: it takes all that its actors play."""
 
     busy_s = (0.02,)
     queued_rollouts = 64

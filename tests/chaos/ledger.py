@@ -144,7 +144,6 @@ def what_is_wrong(rollout: Rollout, log_prob: float | None = None) -> list[str]:
     """Compares a rollout, number by number, with what its environments must have shown.
 
     Args:
-        rollout: The rollout.
         log_prob: Of every action; None: the policy learns, and any that is possible will do.
     """
     columns = rollout.substeps[FLAT_SUBSTEP]

@@ -104,11 +104,7 @@ class Lineage:
             return self._state.n_learnt
 
     def forgive(self, acknowledged: Mapping[str, Mapping[int, int]]) -> None:
-        """From now on, what was acknowledged may be missing, whatever was promised: somebody has damaged the log.
-
-        Args:
-            acknowledged: To every actor, by incarnation.
-        """
+        """From now on, what was acknowledged may be missing, whatever was promised: somebody has damaged the log."""
         with self.changed:
             for actor_id, sequences in acknowledged.items():
                 for incarnation, sequence in sequences.items():
@@ -151,7 +147,6 @@ class Lineage:
 
         Args:
             totals: By environments' seed, `[N]`, the numbers of the steps, as they lie there.
-            n_rollout_steps: T.
         """
         with self.changed:
             expected = {

@@ -56,8 +56,6 @@ def find_wrong(actor_id: str, given: list[GivenVersion], cast: Mapping[int, str]
     """Returns a line for each policy of an actor that is not the one that was cast.
 
     Args:
-        actor_id: The actor's name.
-        given: The policies that it was given.
         cast: The digest of each version.
     """
     return [

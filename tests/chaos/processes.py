@@ -23,11 +23,7 @@ class SupervisedActor:
     """One actor: a process, and a thread that starts the next when it ends.
 
     Args:
-        actor_id: Its name.
-        address: The address to connect to.
         folder: The folder for its log and its acknowledgements.
-        n_envs: The number of environments that it steps.
-        step_s: The time that a step of each takes, in seconds.
         policy_encoding: The form in which it asks for policies.
         variables: Variables of its environment, besides this process's.
     """

@@ -31,7 +31,6 @@ class ThinLine:
     `slack_s` at most, is forgiven.
 
     Args:
-        bytes_per_s: The rate.
         slack_s: The lateness that counts as the scheduler's, in seconds.
     """
 
@@ -239,7 +238,6 @@ class Proxy:
         """Injects a fault into every open connection.
 
         Args:
-            fault: The fault.
             delay_s: The time by which `delay` delays each piece, in seconds.
             timeout_s: The longest wait of a fault that changes bytes for bytes to change, in seconds.
 

@@ -31,17 +31,13 @@ class Report:
     """The results of one suite.
 
     Attributes:
-        suite: The suite's name.
-        seed: The seed of all its faults.
         recoveries: One for each fault.
         n_rollouts: Rollouts that were accepted, or learnt from.
         n_acknowledged: Rollouts that were acknowledged to actors.
         entries: The faults that the ledger found.
         hangs: Waits that went past their deadlines.
         failures: Processes that ended by themselves, and messages that were expected and did not come.
-        n_starts: Processes that were started.
         notes: Other counts, which are no faults.
-        seconds: The time that the suite took, in seconds.
     """
 
     suite: str

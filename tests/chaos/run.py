@@ -32,11 +32,8 @@ class ActorAssault(Assault):
     """An assault on one actor and its connection.
 
     Args:
-        actor: The actor.
-        proxy: The proxy between the actor and the learner.
         count: Counts the rollouts that have come from an actor.
         books: Tells when `count` may have changed.
-        n_faults: The number of faults.
         rng: Draws the faults, and the pauses between them.
         short: Leaves out faults that take long to recover from.
         only: The kinds of faults; none: all.
@@ -123,7 +120,6 @@ def run_chaos(
         folder: The folder for the actors' logs and acknowledgements; it has none yet.
         learner: The target of the rollouts.
         n_faults: The number of faults, shared out among the actors.
-        n_actors: The number of actors.
         seed: The same seed draws the same faults for the same actors; their times depend on the machine.
         short: Leaves out faults that take long to recover from.
         only: The kinds of faults; none: all.

@@ -80,10 +80,6 @@ def rollouts_in_log(run_dir: Path, spaces: EnvironmentSpaces) -> list[RolloutSli
 def steps_in_buffer(run_dir: Path, spaces: EnvironmentSpaces) -> tuple[Mapping[int, NDArray[np.int64]], int]:
     """Reads the replay buffer of the newest checkpoint.
 
-    Args:
-        run_dir: The run.
-        spaces: Of the bookkeeping environment.
-
     Returns:
         By environments' seed, `[N]`, the numbers of the steps in the order in which they lie there; and how many have
         a reward that is not theirs.

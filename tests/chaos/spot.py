@@ -34,14 +34,9 @@ class SpotActor:
     """One actor: a process that is not started again.
 
     Args:
-        actor_id: Its name.
-        address: The learner's address.
         folder: The folder for its acknowledgements.
-        n_envs: The environments that it steps.
-        step_s: The time that a step of each takes, in seconds.
 
     Attributes:
-        actor_id: Its name.
         acknowledgements: The file of what it was acknowledged.
         alive_from: When it was first seen to stream; None: not yet.
         alive_until: When it got SIGTERM; None: not yet.
@@ -97,9 +92,7 @@ class Period:
 
     Attributes:
         n_taken: The actors that got SIGTERM at its beginning.
-        n_rollouts: The rollouts that were accepted.
         alive_s: The seconds that actors were alive, all together.
-        seconds: How long it was.
     """
 
     n_taken: int
@@ -117,11 +110,7 @@ class SpotFleet:
     """A number of actors that stays the same, while machines come and go. Entered, all of them stream.
 
     Args:
-        serving: The learner, which serves.
         folder: The folder for acknowledgements.
-        n_actors: How many are there.
-        n_envs: The environments of each.
-        step_s: The time that a step of each takes, in seconds.
         seed: Draws the actors that are taken.
 
     Attributes:
@@ -254,12 +243,8 @@ def run_spot(
     """Lets actors play, in turns a period in peace and one at whose beginning a third of them is taken.
 
     Args:
-        folder: The folder for acknowledgements.
-        n_actors: How many actors are there.
-        n_envs: The environments of each.
         n_rounds: Pairs of periods.
         interval_s: How long a period is at least, in seconds.
-        step_s: The time that a step of an environment takes, in seconds.
         seed: Draws the actors that are taken.
 
     Returns:

@@ -207,7 +207,6 @@ class ComposeProject:
     Attributes:
         name: The project's name; containers are `NAME_learner_1` or `NAME-learner-1`.
         runs: Where the learner's runs are on this machine.
-        engine: The engine it runs on.
     """
 
     name: str

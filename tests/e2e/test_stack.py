@@ -61,7 +61,6 @@ class Stack:
         name: The stack's.
         port: Where its learner is on this machine.
         override: The file on top of the stack's.
-        engine: The engine it runs on.
     """
 
     name: str

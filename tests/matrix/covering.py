@@ -52,7 +52,6 @@ def _mended(case: Case, chosen: Case, *, but: Rule | None = None) -> Case | None
     """Returns the case with other values than the chosen ones changed, one after the other, until it is not refused.
 
     Args:
-        case: The case.
         chosen: The values that stay.
         but: A reason to refuse that stays, too.
     """

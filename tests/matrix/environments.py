@@ -287,14 +287,7 @@ class TwoSubsteps(StructuredEnv):
 
 
 def make(observation: str, action: str, mask: str = "none", agents: str = "one") -> Any:
-    """Makes an environment.
-
-    Args:
-        observation: One of `OBSERVATIONS`.
-        action: One of `ACTIONS`.
-        mask: One of `MASKS`.
-        agents: One of `AGENTS`.
-    """
+    """Makes an environment."""
     if agents == "one":
         return OneAgent(observation, action, mask)
     if agents == "two substeps":

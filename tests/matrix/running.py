@@ -36,7 +36,6 @@ class Outcome:
 
     Attributes:
         refusal: The line with which it was refused; "": it trained.
-        seconds: How long it took.
     """
 
     refusal: str
@@ -69,7 +68,6 @@ def run(case: Case, folder: Path) -> Outcome:
     """Trains, and resumes.
 
     Args:
-        case: What is chosen.
         folder: A new folder for the run.
 
     Raises:

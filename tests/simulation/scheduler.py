@@ -64,7 +64,6 @@ class Process:
     """Tasks that are killed, frozen and started together.
 
     Attributes:
-        name: The name.
         is_dead: True once it was killed: its tasks never run again.
         frozen_until: Its tasks do not run before this time.
     """

@@ -11,7 +11,6 @@ class Outcome:
 
     Attributes:
         failure: What was wrong; empty if nothing was.
-        n_steps: Its steps.
         switches: The decisions that were not the plain ones, by number.
         sizes: Of a schedule whose switches were given: among how many each decision was.
     """

@@ -80,7 +80,6 @@ class Life:
     """One process of an actor, and what it has played.
 
     Attributes:
-        process: The process.
         numbers: The numbers of its rollouts, in the order of their sequence from `first_sequence` on.
         first_sequence: The sequence of the first.
         n_acknowledged: So many of them are acknowledged.

@@ -20,11 +20,9 @@ class Crew:
     """A learner, its actors, and who looks on.
 
     Args:
-        name: Of the crew.
         folder: Where logs and the run go.
         learner: The learner's command and options.
         certs: A folder of `rollcast certs`, for TLS and tokens; None: neither.
-        env: What the actors play.
         same_name: Whether the actor that leaves comes back under its name, or always as somebody new.
     """
 
@@ -140,12 +138,7 @@ _ENDLESS = ("--torch-threads", 1, "--total-steps", 10**9, "--stop-return", 1e9, 
 
 
 def make_crews(folder: Path, *, step_s: float) -> list[Crew]:
-    """DQN with TLS, tokens and a replay buffer that is full within a minute or two; IMPALA with a local actor, too.
-
-    Args:
-        folder: Where everything goes.
-        step_s: How long an environment's step takes, in seconds.
-    """
+    """DQN with TLS, tokens and a replay buffer that is full within a minute or two; IMPALA with a local actor, too."""
     made = rollcast("certs", folder / "certs")
     assert made.returncode == 0, made.stderr
     env = ("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", f'{{"step_s": {step_s}}}')

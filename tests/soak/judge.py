@@ -84,7 +84,6 @@ def judge(samples: Iterable[Sample], *, warm_up_s: float, memory_bar: float = ME
     it, what only comes lifts it. Threads may be one more: a pool has one for each that ever worked at the same time.
 
     Args:
-        samples: Those of all processes.
         warm_up_s: What came before is not looked at.
         memory_bar: In MB an hour.
     """

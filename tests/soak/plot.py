@@ -15,9 +15,7 @@ def draw_plot(path: Path, samples: Sequence[Sample], *, warm_up_s: float, title:
 
     Args:
         path: Where to, an svg or a png.
-        samples: Those of all processes.
         warm_up_s: What came before is shaded.
-        title: Above it.
     """
     import matplotlib as mpl
 

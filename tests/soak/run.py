@@ -24,13 +24,10 @@ def run_soak(
     """Lets learners learn, and looks at every process.
 
     Args:
-        folder: Where logs and runs go.
         samples_path: Where the samples go, as they are taken.
-        seconds: How long.
         warm_up_s: From then on, the learners must have gone on by the end.
         interval_s: Seconds between two looks.
         leave_every_s: Seconds between two comings or goings of the actors that do not stay.
-        step_s: How long an environment's step takes, in seconds.
 
     Returns:
         The samples, and what went wrong: processes that ended, learners that did not go on.

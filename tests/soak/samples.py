@@ -17,9 +17,6 @@ class Sample:
         time_s: Seconds since the soak began.
         process: Its name in the soak.
         pid: Its number: another one under the same name is another process.
-        resident_bytes: Resident memory.
-        threads: Threads.
-        descriptors: Open file descriptors.
         children: Processes below it, theirs included.
     """
 
