@@ -149,12 +149,6 @@ class TestFailures:
             # at once: the settings are no better the next time
             actors.collect_outputs("cpu")
 
-    def test_an_environment_that_raises(self, make_actors):
-        actors = make_actors("tests.environments:FailingEnv", max_restarts=1)
-        with actors, pytest.raises(ActorFailedError, match=r"(?s)failure 2 in a row.*simulator has lost its licence"):
-            for _ in range(1000):
-                actors.collect_outputs("cpu")
-
     def test_memory_that_does_not_suffice(self, make_actors):
         # less than Python with numpy takes
         actors = make_actors(memory_limit_bytes=32 << 20, on_actor_failure="fail")

@@ -16,8 +16,6 @@ from tests.processes import DEADLINE_S, ROOT, ended, environment, free_port, ref
 pytestmark = pytest.mark.slow
 
 CLIENT = ROOT / "clients/python/cartpole.py"
-# Of a policy that has learnt; a random one gets 22.
-LEARNT = 150
 
 DIAL_IN = "environments may dial in at "
 
@@ -45,24 +43,6 @@ def learner(port: int, run_dir: Path, *options: object) -> tuple[object, ...]:
 def actor(port: int, socket: str, *options: object) -> tuple[object, ...]:
     address = f"127.0.0.1:{port}"
     return ("actor", "--learner-address", address, "--serve-environments", socket, "--envs-per-actor", 4, *options)
-
-
-def test_a_client_without_rollcast_learns_in_rounds(tmp_path: Path):
-    """PPO; test_clients.py has IMPALA, with clients in all languages."""
-    port, socket = free_port(), f"unix:{tmp_path / 'play'}"
-    learning = ("--algorithm", "ppo", "--stop-return", LEARNT, "--total-steps", 1_000_000, "--seed", 1)
-    # fewer, larger minibatches: half of the time would be PPO's ten passes
-    quick = ("--ppo.learning-rate", 0.001, "--ppo.n-epochs", 4, "--ppo.minibatch-steps", 256)
-    with (
-        running(*learner(port, tmp_path / "run", *learning, *quick)) as training,
-        running(*actor(port, socket)) as acting,
-        game(socket, "cartpole", 4) as playing,
-    ):
-        assert ended(training, within_s=10 * DEADLINE_S) == 0
-        assert "solved" in training.stdout.read()
-        assert ended(acting) == 0
-        assert playing.wait(DEADLINE_S) == 0
-        assert "training has ended" in playing.stdout.read()
 
 
 def test_a_client_that_dies_freezes_or_returns_costs_nobody_else_anything(tmp_path: Path):

@@ -21,7 +21,7 @@ from rollcast.services.joining.evaluation import EvaluationPlan
 from rollcast.services.policies.saved import read_run_policy
 from rollcast.services.status.status import EvaluationStatus
 from tests.actor_kinds import make_actors
-from tests.processes import completed, ended, free_port, refused, running, status_of, wait_until
+from tests.processes import completed, ended, free_port, running, status_of, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("threads_as_before")]
 
@@ -114,14 +114,6 @@ def test_games_are_rated_against_random_play_the_first_policy_and_earlier_ones_a
     assert again
     assert all(record["eval/score_first"] > 0.55 for record in again), "the first policy is that of before the resume"
     assert read_run_policy(run, "best").mean_return == max(record["eval/mean_return"] for record in first + again)
-
-
-def test_return_of_training_ends_it_if_that_is_asked_for(tmp_path: Path):
-    options = ("--eval-interval-steps", 1, "--eval-episodes", 1, "--stop-return", RETURN_OF_COUNTING)
-    summary, printed = trained(tmp_path / "run", *SEQUENTIAL, *COUNTING, *options, "--stop-on", "train")
-    assert summary["solved"] is True
-    assert summary["env_steps"] >= 500, "100 episodes"
-    assert "(solved: 15 over 100 episodes)" in printed
 
 
 @pytest.mark.parametrize("kind", ["sequential", "subprocess"])
@@ -230,16 +222,3 @@ def test_remote_evaluator_follows_a_run_over_a_restart_of_its_learner(tmp_path: 
             assert ended(judge, signal.SIGTERM) == 0, judge.stdout.read()
             wait_until(lambda: evaluation_at(address).evaluators_alive == 0, "the evaluator to have gone")
             wait_until(lambda: status_of(address).actors_alive == 1, "training to go on")
-
-
-def test_remote_evaluators_that_do_not_fit_are_refused_with_the_reason(tmp_path: Path):
-    port = free_port()
-    address = f"127.0.0.1:{port}"
-    started = ("learner", "learner", "--address", address, "--stop-return", 1e9)
-    judge = remote(port, "--role", "evaluate", "--actor-id", "judge")[1:]
-    with running(*started, "--eval-interval-s", 1, "--run-dir", tmp_path / "with"):
-        said = refused("actor", *judge, "--env-id", "Pendulum-v1", code=1)
-        assert re.search(r"SpacesMismatchError: .*actor 'judge'", said), said
-    with running(*started, "--run-dir", tmp_path / "without"):
-        said = refused("actor", *judge, code=1)
-        assert "this run has no evaluations; expected a learner with --eval-interval-s" in said

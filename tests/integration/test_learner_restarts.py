@@ -1,12 +1,10 @@
 """`rollcast learner` goes and comes back; its actors, which it has not started, wait for it."""
 
-import json
 import signal
 from pathlib import Path
 
 import pytest
 
-from rollcast.learner.checkpoints.manifest import read_info
 from rollcast.services.client.client import LearnerClient
 from tests.processes import ended, free_port, running, status_of, wait_until
 
@@ -21,11 +19,6 @@ PPO = (
     # leaves the cores to others
     *("--env-id", "tests.soak.environments:paced_cartpole", "--env-kwargs", '{"step_s": 0.0005}'),
 )
-
-
-def records_of(run: Path) -> list[dict[str, float]]:
-    path = run / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def wait_for_updates(address: str, n_updates: int = 5) -> None:
@@ -58,37 +51,6 @@ def test_actor_continues_with_the_next_learner_whether_the_last_one_was_ended_or
                 assert ended(actor) == 0
     for name in ("ended", "stopped"):
         assert (tmp_path / name / "policy_last.safetensors").is_file()
-
-
-def test_killed_learner_continues_from_checkpoint_with_the_same_actors(tmp_path: Path):
-    """test_chaos.py kills learners with replay buffers."""
-    address = f"127.0.0.1:{free_port()}"
-    learner = ("learner", "learner", "--address", address, "--stop-return", 1e9, "--total-steps", 10**9)
-    learner += ("--run-dir", tmp_path / "run", "--resume", "auto", "--log-interval-s", 0.2, *PPO)
-    actor = ("actor", "--learner-address", address, "--envs-per-actor", 4, "--actor-id")
-    with running(*actor, "one") as first, running(*actor, "two") as second:
-        with running(*learner) as killed, LearnerClient(address) as client:
-            wait_for_updates(address)
-            wait_until(lambda: records_of(tmp_path / "run"), "a record")
-            checkpoint, version = client.save_checkpoint()
-            saved = read_info(Path(checkpoint))
-            wait_for_updates(address, saved.n_updates + 20)
-            assert ended(killed, signal.SIGKILL) == -signal.SIGKILL
-        with running(*learner) as resumed, LearnerClient(address) as client:
-            wait_for_updates(address, saved.n_updates + 20)
-            wait_until(lambda: len([info for info in client.actors() if info.env_steps]) == 2, "both actors")
-            now = client.status()
-            assert now.env_steps > saved.env_steps
-            assert now.policy_version > version
-            assert now.rejected_rollouts == 0, "what actors present fits what the learner has"
-            assert {info.actor_id: info.incarnation for info in client.actors()} == {"one": 1, "two": 1}
-            client.stop()
-            assert ended(resumed) == 0
-            assert ended(first) == ended(second) == 0
-            assert f"resuming {tmp_path / 'run'}: {saved.n_updates:,} updates" in resumed.stdout.read()
-    steps = [record["env_steps"] for record in records_of(tmp_path / "run")]
-    assert steps == sorted(steps), "the records of what was made twice are of the second time"
-    assert any(count <= saved.env_steps for count in steps), "and those of before the checkpoint are kept"
 
 
 def test_an_actor_that_comes_while_another_is_frozen_plays_in_its_place(tmp_path: Path):

@@ -14,7 +14,6 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors import served
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
-from rollcast.services.errors import CollectInterruptedError
 from rollcast.services.limits import stream_gate
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies import service, subscribers
@@ -129,17 +128,3 @@ def test_a_rollout_is_as_much_work_with_200_actors_as_with_20(monkeypatch: pytes
     if many >= 1.2 * few:
         many = min(many, calls_a_rollout(MANY))
     assert many < 1.2 * few, f"{few:.0f} calls a rollout with {FEW} actors, {many:.0f} with {MANY}"
-
-
-def test_an_actor_that_cannot_play_on_says_so_and_ends_the_wait_for_it(capfd: pytest.CaptureFixture[str]):
-    actors = remote_actors(1, Limits())
-    actors.leave_waiting()  # its end waits for none
-    with pytest.raises(CollectInterruptedError), played_by(actors, 1):
-        update(actors)
-        with synthetic_actors(actors.addresses[0], 1) as of_the_same_name:
-            try:
-                while True:
-                    update(actors)
-            finally:
-                of_the_same_name.kill()
-    assert "synthetic-0 does not play any more: " in capfd.readouterr().err

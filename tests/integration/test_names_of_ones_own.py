@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.packages import bare_environment
-from tests.processes import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -97,19 +96,3 @@ def test_a_program_trains_among_modules_of_the_same_names(folder: Path):
     """With spawn; the commands' processes are forked by a server."""
     # the first policy, and one after each of three updates
     assert "trained: [4]" in finish(started(folder, sys.executable, "train.py"))
-
-
-def test_learner_and_remote_actor_work_among_modules_of_the_same_names(folder: Path):
-    """Without PYTHONPATH: the command itself looks into the current folder, and `-m` puts it first."""
-    address = f"127.0.0.1:{free_port()}"
-    listening = ("learner", "--address", address, "--env-id", "myenv:make", *SMALL[2:], "--total-steps", 400)
-    learner = started(folder, ROLLCAST, *listening, "--run-dir", "run", path="")
-    dialling = ("--learner-address", address, "--env-id", "myenv:make", "--vectorization", "subprocess")
-    actor = started(folder, sys.executable, "-m", "rollcast.actor", *dialling, path="")
-    try:
-        assert "env steps" in finish(learner)
-        finish(actor)
-    finally:
-        for process in (learner, actor):
-            process.kill()
-            process.communicate()

@@ -73,19 +73,6 @@ class TestBufCurl:
         assert status["phase"] == "PHASE_TRAINING"
         assert status["algorithm"] == "impala"
 
-    def test_describe_learner(self, buf_curl):
-        done = buf_curl("LearnerService/DescribeLearner")
-        assert done.returncode == 0, done.stderr
-        description = json.loads(done.stdout)["description"]
-        assert (description["nRolloutSteps"], description["batchSize"]) == (8, 2)
-        assert (description["algorithm"], description["policy"]["network"]) == ("impala", "auto")
-        assert description["substeps"][0]["action"] == {"discrete": {"n": "2"}}
-
-    def test_list_actors(self, buf_curl):
-        done = buf_curl("LearnerService/ListActors")
-        assert done.returncode == 0, done.stderr
-        json.loads(done.stdout)
-
     def test_act(self, buf_curl):
         observation = np.array([[0.01, 0.02, -0.03, 0.04]], "<f4")
         tensor = {
@@ -150,15 +137,6 @@ class TestNode:
                 "last_observation": columns.last_observation[""].ravel().tolist(),
                 "returns": [episode.episode_return for episode in expected.episodes],
             }
-
-    def test_node_rejects_a_truncated_recording(self, node, tmp_path):
-        path = tmp_path / "demo.rollouts"
-        completed("record", "--output", path, "--rollouts", 2)
-        path.write_bytes(path.read_bytes()[:-1])
-        done = _run(node, NODE / "recording.mjs", path, ROOT / "proto", timeout=DEADLINE_S)
-        assert done.returncode == 1
-        assert len(done.stdout.splitlines()) == 2, "the header and the rollout that is whole"
-        assert "index out of range" in done.stderr
 
     def test_node_example_acts(self, node, learner, tmp_path):
         (tmp_path / "node_modules").symlink_to(NODE / "node_modules")

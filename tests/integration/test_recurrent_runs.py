@@ -49,11 +49,6 @@ def record(run: Path, path: Path, n_rollouts: int, n_steps: int) -> None:
     assert (second.previous_observation[""][:, -1] != second.observation[""][0]).any()
 
 
-def test_run_of_actors_in_processes_is_resumed_evaluated_and_recorded(tmp_path: Path):
-    train_in_processes(tmp_path / "run", "--algorithm", "impala")
-    record(tmp_path / "run", tmp_path / "played.rollouts", 2, 16)
-
-
 def test_recording_with_states_fills_the_buffer_of_r2d2_if_every_sequence_has_one(tmp_path: Path):
     train_in_processes(tmp_path / "one", *R2D2)
     short, long = tmp_path / "short.rollouts", tmp_path / "long.rollouts"

@@ -1,7 +1,6 @@
 """Actors that connect from elsewhere: the failures that they survive, and the reasons to refuse them."""
 
 import contextlib
-import os
 import re
 import signal
 from pathlib import Path
@@ -107,15 +106,6 @@ def test_failing_environment_is_reported_and_other_actors_continue(tmp_path: Pat
             wait_until(lambda: status_of(client).updates > updates + 5, "the healthy actor to go on")
 
 
-def test_own_network_trains_between_processes(tmp_path: Path):
-    port = free_port()
-    network = ("--network", "tests.networks:make_linear")
-    with running(*actor(port, *network)) as acting:
-        completed(*learner(port, tmp_path / "run", *network, "--total-steps", 5000)[1:])
-        assert ended(acting) == 0
-    completed("evaluate", tmp_path / "run", "--n-episodes", 2)
-
-
 def test_learner_without_the_environment_asks_the_first_actor(tmp_path: Path):
     port = free_port()
     options = ("--spaces-from", "first_actor", "--env-id", "not.installed:here", "--total-steps", 5000)
@@ -187,11 +177,3 @@ def test_actor_that_has_lost_its_connection_at_the_end_is_told(tmp_path: Path):
         proxy.learner_port = port
         assert ended(acting) == 0, acting.stdout.read()
         assert ended(learning) == 0
-
-
-def test_actor_touches_its_heartbeat_while_it_waits_for_a_learner(tmp_path: Path):
-    file = tmp_path / "heartbeat"
-    with running("actor", "--learner-address", f"127.0.0.1:{free_port()}", "--heartbeat-file", str(file)):
-        wait_until(file.is_file, "the first touch")
-        os.utime(file, (0, 0))
-        wait_until(lambda: file.stat().st_mtime > 0, "a touch without any learner")

@@ -11,16 +11,13 @@ import struct
 import termios
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from rollcast.services.security.security import ServerSecurity
 from tests.histories import busy_run, points, serve_history, status, update
 from tests.processes import (
     DEADLINE_S,
     ROOT,
-    completed,
     ended,
     environment,
     refused,
@@ -151,19 +148,6 @@ class TestInATerminal:
             assert len(top.lines()) <= 16
             assert max(map(len, top.lines())) <= 60
 
-    def test_says_that_the_learner_is_gone_and_keeps_what_it_said(self, tmp_path: Path):
-        address = f"unix:{tmp_path}/learner"
-        with contextlib.ExitStack() as stack:
-            with serve_history(busy_run(), address):
-                top = stack.enter_context(terminal("--address", address))
-                top.shows("left-arm")
-            top.shows("No news: ")
-            assert any(line.startswith("left-arm") for line in top.lines())
-            with serve_history(busy_run(), address):
-                top.read_until(lambda: not any("No news" in line for line in top.lines()), "news again")
-            top.press(b"q")
-            assert top.ends() == 0
-
 
 class TestInAPipe:
     @pytest.mark.parametrize("arguments", [(), ("--once",)])
@@ -184,14 +168,6 @@ class TestInAPipe:
 
 class TestErrors:
     """In words, which unit/tools/watching/test_follower.py has all."""
-
-    def test_wrong_token(self, tmp_path: Path):
-        tokens = tmp_path / "tokens"
-        tokens.write_text(f"viewer:{'v' * 32}\nactor:{'a' * 32}\n")
-        with serve_history(busy_run(), security=ServerSecurity.from_files(tokens_file=tokens)) as served:
-            said = refused("top", "--address", served.address, code=1, ROLLCAST_TOKEN="a" * 32)
-            assert "may not watch the run" in said
-            completed("top", "--address", served.address, ROLLCAST_TOKEN="v" * 32)
 
     def test_no_learner(self):
         said = refused("top", "--address", "127.0.0.1:1", code=1)

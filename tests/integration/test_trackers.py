@@ -65,15 +65,3 @@ def test_a_run_is_sent_afterwards(tmp_path: Path):
     assert f"records of {run} are in mlflow, project rollcast" in done.stdout
     (updates,) = (tmp_path / "mlruns").glob("*/*/metrics/train/updates")
     assert {int(line.split()[2]) for line in updates.read_text().splitlines()} == steps_of(run)
-
-
-def test_a_tracker_that_cannot_be_reached_is_logged_and_training_goes_on(tmp_path: Path):
-    """unit/learner/writers/test_tracker.py has the other ways to fail."""
-    variables = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-    done = completed(
-        *("train", "--run-dir", tmp_path / "run", *SMALL, "--total-steps", 2000, "--track", "mlflow"),
-        HOME=str(tmp_path),
-        **variables,
-    )
-    assert "mlflow does not take records" in done.stderr
-    assert "mean return" in done.stdout
