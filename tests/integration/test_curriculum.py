@@ -1,4 +1,4 @@
-"""The progress of training reaches the environments of every kind of actor, and evaluations play the whole task."""
+"""The progress of training reaches environments, and evaluations play the whole task."""
 
 import json
 from pathlib import Path
@@ -21,32 +21,17 @@ def records_of(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(("--actor-kind", "sequential"), id="sequential"),
-        pytest.param(("--vectorization", "subprocess"), id="processes of actor processes"),
-    ],
-)
-def test_returns_follow_the_progress_and_those_of_evaluations_do_not(tmp_path: Path, options: tuple[object, ...]):
+def test_returns_follow_the_progress_and_those_of_evaluations_do_not(tmp_path: Path):
+    """Where each environment is a process; every kind of actors passes tests/distributed_actors_suite.py."""
     run = tmp_path / "run"
-    evaluated = ("--eval-interval-steps", 500, "--eval-episodes", 2)
-    completed("train", *TRAINING, "--n-actors", 1, "--total-steps", 2000, *evaluated, *options, "--run-dir", run)
+    options = ("--n-actors", 1, "--vectorization", "subprocess", "--total-steps", 2000)
+    completed("train", *TRAINING, *options, "--eval-interval-steps", 500, "--eval-episodes", 2, "--run-dir", run)
     records = records_of(run)
     evaluations = [record["eval/mean_return"] for record in records if "eval/mean_return" in record]
     assert evaluations
     assert set(evaluations) == {5.0}
     returns = [record["train/mean_return"] for record in records if record.get("train/mean_return", -1.0) >= 0.0]
     assert 0.0 < returns[-1] < 5.0, "every environment is told, and it is never the whole task"
-
-
-def test_a_resumed_run_goes_on_with_its_progress(tmp_path: Path):
-    run = tmp_path / "run"
-    options = ("--actor-kind", "sequential", "--n-actors", 1, "--total-steps", 1000, "--run-dir", run)
-    completed("train", *TRAINING, *options)
-    completed("train", "--resume", run, "--total-steps", 1400)
-    last = records_of(run)[-1]["train/mean_return"]
-    assert last > 5 * 600 / 1400, "the last hundred episodes are of its end"
 
 
 def test_progress_passes_through_a_relay(tmp_path: Path):
