@@ -19,14 +19,11 @@ import psutil
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
-from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthListRequest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 from gymnasium import spaces
 
 from rollcast.actor.dialling.environments import DialledEnvironments
 from rollcast.actor.policies.trainable import TorchPolicy
-from rollcast.keda import external_scaler_pb2 as keda
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.experience.experience import FreshExperience
@@ -44,7 +41,6 @@ from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.scaling.bounds import ActorBounds
-from rollcast.services.scaling.service import WANTED_ACTORS
 from rollcast.services.server.environments import EnvironmentServer
 from rollcast.services.server.scaler import make_scaler_server
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
@@ -52,21 +48,11 @@ from rollcast.services.status.status import LearnerStatus, Phase
 from rollcast.services.wire.tensors import fill_tensor
 from rollcast.tools.scaling.controller import ScalingRules
 from rollcast.tools.scaling.scaler import Scaler
-from rollcast.v1.history_pb2 import WatchHistoryRequest
-from rollcast.v1.learner_pb2 import (
-    DescribeLearnerRequest,
-    GetStatusRequest,
-    ListActorsRequest,
-    PauseRequest,
-    ResumeRequest,
-    SaveCheckpointRequest,
-    StopRequest,
-    WatchStatusRequest,
-)
-from rollcast.v1.policy_pb2 import ActRequest, GetPolicyRequest, SubscribePolicyRequest
+from rollcast.v1.policy_pb2 import ActRequest, SubscribePolicyRequest
 from rollcast.v1.relay_pb2 import StreamBundlesRequest, UpwardPart
-from rollcast.v1.replay_pb2 import GetReplayInfoRequest, ResetRequest, SampleRequest, UpdatePrioritiesRequest
+from rollcast.v1.replay_pb2 import SampleRequest
 from rollcast.v1.rollout_pb2 import ActorFailure, OpenStream, ReportEvaluationRequest, StreamRolloutsRequest
+from tests.attacks.walker import PLAIN_BY_TYPE
 from tests.buffers import make_buffer
 from tests.chaos.proxy import Proxy
 from tests.play_messages import hello, turn, turns
@@ -195,52 +181,28 @@ def _sample(served: Served, _: int) -> list[Message]:
     return [SampleRequest(batch_size=2)]
 
 
-def _update_priorities(_: Served, __: int) -> list[Message]:
-    request = UpdatePrioritiesRequest()
-    fill_tensor(request.keys, np.zeros(1, np.int64))
-    fill_tensor(request.priorities, np.ones(1, np.float32))
-    return [request]
-
-
-def _sends(message: Message) -> "Opener":
-    return lambda _served, _number: [message]
-
-
 Opener = Callable[[Served, int], "Sequence[Message | bytes]"]
 
-# The messages with which a client opens each RPC, after what has to come before.
-OPENERS: Final[Mapping[str, Opener]] = {
-    "/grpc.health.v1.Health/Check": _sends(HealthCheckRequest()),
-    "/grpc.health.v1.Health/List": _sends(HealthListRequest()),
-    "/grpc.health.v1.Health/Watch": _sends(HealthCheckRequest()),
-    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _sends(ServerReflectionRequest(list_services="")),
+# The messages with which a client opens an RPC, after what has to come before; of all others it is one message.
+_OPENERS: Final[Mapping[str, Opener]] = {
     "/rollcast.v1.RolloutService/Join": _join,
     "/rollcast.v1.RolloutService/StreamRollouts": _stream_rollouts,
     "/rollcast.v1.RolloutService/ReportEvaluation": _report_evaluation,
-    "/rollcast.v1.PolicyService/GetPolicy": _sends(GetPolicyRequest()),
     "/rollcast.v1.PolicyService/SubscribePolicy": _subscribe_policy,
     "/rollcast.v1.PolicyService/Act": _act,
     "/rollcast.v1.RelayService/StreamBundles": _stream_bundles,
-    "/rollcast.v1.LearnerService/DescribeLearner": _sends(DescribeLearnerRequest()),
-    "/rollcast.v1.LearnerService/GetStatus": _sends(GetStatusRequest()),
-    "/rollcast.v1.LearnerService/WatchStatus": _sends(WatchStatusRequest(interval_s=0.1)),
-    "/rollcast.v1.LearnerService/ListActors": _sends(ListActorsRequest()),
-    "/rollcast.v1.LearnerService/Pause": _sends(PauseRequest()),
-    "/rollcast.v1.LearnerService/Resume": _sends(ResumeRequest()),
-    "/rollcast.v1.LearnerService/SaveCheckpoint": _sends(SaveCheckpointRequest()),
-    "/rollcast.v1.LearnerService/Stop": _sends(StopRequest()),
-    "/rollcast.v1.HistoryService/WatchHistory": _sends(WatchHistoryRequest(interval_s=0.2)),
-    "/rollcast.v1.ReplayService/GetReplayInfo": _sends(GetReplayInfoRequest()),
     "/rollcast.v1.ReplayService/Sample": _sample,
-    "/rollcast.v1.ReplayService/UpdatePriorities": _update_priorities,
-    "/rollcast.v1.ReplayService/Reset": _sends(ResetRequest()),
     # clients without a name are given one each
     "/rollcast.v1.EnvironmentService/Play": lambda _served, _number: [hello(""), turns(turn())],
-    "/externalscaler.ExternalScaler/IsActive": _sends(keda.ScaledObjectRef()),
-    "/externalscaler.ExternalScaler/StreamIsActive": _sends(keda.ScaledObjectRef()),
-    "/externalscaler.ExternalScaler/GetMetricSpec": _sends(keda.ScaledObjectRef()),
-    "/externalscaler.ExternalScaler/GetMetrics": _sends(keda.GetMetricsRequest(metricName=WANTED_ACTORS)),
 }
+
+
+def opener_of(name: str, method: MethodDescriptor) -> Opener | None:
+    """Returns what opens an RPC; None: neither is it here, nor is there an honest message of its type."""
+    if name in _OPENERS:
+        return _OPENERS[name]
+    message = PLAIN_BY_TYPE.get(method.input_type.full_name)
+    return None if message is None else lambda _served, _number: [message]
 
 
 class _Visit:
@@ -281,7 +243,8 @@ _ENDLESS: Final = frozenset({"Watch", "WatchStatus", "WatchHistory", "SubscribeP
 
 def come_and_leave(served: Served, name: str, method: MethodDescriptor, way: Way, n: int) -> Counter[str]:
     """Lets clients call an RPC and leave it, `AT_ONCE` at a time; returns how their calls have gone, by words."""
-    opener = OPENERS[name]
+    opener = opener_of(name, method)
+    assert opener is not None
     outcomes: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         proxy = stack.enter_context(contextlib.closing(Proxy(int(served.address.rpartition(":")[2]), 0)))

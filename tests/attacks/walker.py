@@ -61,7 +61,7 @@ _DISCRETE: Final = space_pb2.Space(discrete=space_pb2.Discrete(n=2))
 _VALUE: Final = rollout_pb2.EventValue(statistic=0, group=["north"], value=1.0)
 _EPOCH: Final = rollout_pb2.EpochStatistic(name="mean", reduction=rollout_pb2.STATISTIC_REDUCTION_MEAN)
 _FAILURE: Final = rollout_pb2.ActorFailure(exception_type="ValueError", message="m", traceback="t", env_seed=1)
-_KEDA: Final = external_scaler_pb2.ScaledObjectRef(name="actor", namespace="default", scalerMetadata={"k": "v"})
+_KEDA: Final = external_scaler_pb2.ScaledObjectRef(name="actor", namespace="default", scalerMetadata={"minActors": "1"})
 
 # An honest message of each type that needs no joined actor.
 _PLAIN: Final[tuple[Message, ...]] = (
@@ -131,7 +131,6 @@ class Walker:
     """Clients of a learner, or of what serves as one, on one connection. Used by one thread.
 
     Args:
-        address: The server's.
         security: With a token that may make every call.
         address_of_learner: Where the spaces are asked for, if not at the server.
     """
