@@ -110,24 +110,6 @@ class TestSample:
         assert len({int(key) for batch in batches for key in batch.keys}) > 16
         assert buffer.info().sampled == 80
 
-    def test_fifo_buffer_returns_the_inserted_columns(self):
-        (rollout,) = play(1)
-        buffer = filled_buffer(n_rollouts=0, entry="rollouts", sampler="fifo")
-        buffer.insert(rollout)
-        with serving(buffer) as client:
-            (batch,) = client.samples(B, 1)
-        sent, columns = rollout.substeps["0"], batch.substeps["0"]
-        order = np.lexsort(columns.observation[""][0].T), np.lexsort(sent.observation[""][0].T)
-        for got, put in (
-            (columns.observation[""], sent.observation[""]),
-            (columns.action, sent.action),
-            (columns.log_prob, sent.log_prob),
-            (batch.reward, rollout.reward),
-            (batch.terminated, rollout.terminated),
-        ):
-            np.testing.assert_array_equal(got[:, order[0]], put[:, order[1]])
-        np.testing.assert_array_equal(columns.next_observation[""][order[0]], sent.last_observation[""][order[1]])
-
     @pytest.mark.parametrize("entry", ["transitions", "rollouts"])
     def test_batch_larger_than_a_message_arrives_in_parts(self, monkeypatch: pytest.MonkeyPatch, entry: str):
         buffer = filled_buffer(entry=entry)
@@ -161,15 +143,6 @@ class TestSample:
     def test_rejects_huge_batch_before_allocation(self):
         with serving(filled_buffer()) as client, pytest.raises(LimitExceededError, match=str(MAX_BATCH_BYTES)):
             list(client.samples(2**32 - 1, 1))
-
-    def test_rejects_batch_larger_than_the_buffer(self):
-        with serving(filled_buffer()) as client, contextlib.ExitStack() as stack:
-            size = client.info().size
-            with pytest.raises(InvalidInputError, match=f"holds {size} entries"):
-                list(client.samples(size + 1, 1))
-            with pytest.raises(grpc.RpcError) as error:
-                list(raw_stub(client, stack).Sample(replay_pb2.SampleRequest(batch_size=size + 1)))
-            assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     @pytest.mark.parametrize(("batch_size", "timeout_s"), [(0, 0.0), (4, -1.0), (4, np.nan), (4, 1e9)])
     def test_rejects_arguments_out_of_range(self, batch_size: int, timeout_s: float):
@@ -299,13 +272,6 @@ class TestPriorities:
             assert client.update_priorities(keys, np.ones(len(keys))) == len(keys)
             assert client.info().ignored_updates == len(keys)
             assert client.update_priorities([-1, 2**62, -(2**63)], np.ones(3)) == 3, "which there never were"
-
-    @pytest.mark.parametrize("priority", [-1.0, np.nan, np.inf])
-    def test_rejects_invalid_priorities(self, priority: float):
-        with serving(filled_buffer(sampler="prioritized")) as client:
-            (batch,) = client.samples(4, 1)
-            with pytest.raises(InvalidInputError):
-                client.update_priorities(batch.keys, [1.0, 1.0, priority, 1.0])
 
     def test_rejects_different_numbers_of_keys_and_priorities(self):
         with serving(filled_buffer()) as client, pytest.raises(InvalidTensorError, match="priorities"):
