@@ -58,7 +58,6 @@ class WrongEnv(CountingEnv):
 
 
 make_exit = functools.partial(WrongEnv, "exit")
-make_token = functools.partial(WrongEnv, "token")
 
 
 class ParentEnv(CountingEnv):

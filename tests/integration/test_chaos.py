@@ -1,7 +1,6 @@
 """A short `make chaos`: nothing lost, nothing twice, nothing damaged, nothing hangs."""
 
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -25,12 +24,12 @@ def test_faults_lose_nothing_and_no_actor_is_given_a_wrong_policy_whatever_its_e
         assert report.notes[f"policies, {encoding}"] > 1, report
 
 
-@pytest.mark.parametrize(("learner", "n_faults"), [("frames", 9), ("replay", 5)])
-def test_faults_lose_nothing_of_a_replay_buffer(learner: Literal["frames", "replay"], n_faults: int, tmp_path: Path):
-    report = run_chaos(tmp_path, learner=learner, n_faults=n_faults, n_actors=3, seed=13, short=True)
+def test_faults_lose_nothing_of_a_replay_buffer(tmp_path: Path):
+    """Of one with stacks of frames; `make chaos` also has one without."""
+    report = run_chaos(tmp_path, learner="frames", n_faults=9, n_actors=3, seed=13, short=True)
     assert report.is_clean, report
-    assert len(report.recoveries) == n_faults, report
-    assert len({recovery.fault.kind for recovery in report.recoveries}) > n_faults // 2, report
+    assert len(report.recoveries) == 9, report
+    assert len({recovery.fault.kind for recovery in report.recoveries}) > 4, report
     assert 0 < report.n_acknowledged <= report.n_rollouts, report
 
 

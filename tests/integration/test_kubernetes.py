@@ -67,7 +67,7 @@ def cluster(request, tmp_path):
     return made
 
 
-@pytest.mark.parametrize("cluster", ["base", "spot"], indirect=True)
+@pytest.mark.parametrize("cluster", ["spot"], indirect=True)
 def test_sigterm_ends_learner_and_actor_with_exit_code_0_within_their_grace_periods(cluster):
     learner_does, actor_does = cluster.environment("learner"), cluster.environment("actor")
     with running("learner", "learner", **learner_does) as learner, running("actor", **actor_does) as actor:

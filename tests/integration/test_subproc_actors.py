@@ -1,8 +1,5 @@
 """Local processes beyond the conformance suite: seeds, staleness, death, failure."""
 
-import os
-import signal
-
 import gymnasium
 import numpy as np
 import pytest
@@ -93,20 +90,6 @@ def test_rejects_observations_above_the_limit_when_the_learner_makes_its_environ
         probe_spaces(LargeEnv, travel=True)
 
 
-def test_killed_actor_is_restarted_in_its_slot():
-    with make_actors("subproc-forkserver") as actors:
-        actors.collect_outputs("cpu")
-        wait_until(lambda: actors.n_actors_alive == 2, "both actors")
-        victim = next(p for p in actors._processes.processes if p.name.endswith("local-1"))
-        os.kill(victim.pid, signal.SIGKILL)
-
-        def is_back() -> bool:
-            actors.collect_outputs("cpu")
-            return [info.incarnation for info in actors.actor_infos] == [1, 2] and actors.n_actors_alive == 2
-
-        wait_until(is_back, "local-1 to be back as incarnation 2")
-
-
 def test_actor_that_always_dies_fails_the_run_after_max_restarts():
     with (
         make_actors(
@@ -122,10 +105,8 @@ def test_actor_that_always_dies_fails_the_run_after_max_restarts():
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ("environments:FailingEnv", "the simulator has lost its licence"),
         ("environments:NanEnv", r"rollout \d+: column 0/observation holds nan at \(t, b\) = .*, of environment \d+"),
         ("wrong_environments:make_exit", r"raised SystemExit in step\(\): sys.exit\(\) was called"),
-        ("wrong_environments:make_token", r"a wrong value from step\(\): the observation holds 7; expected 0 to 4"),
     ],
 )
 def test_exception_in_an_actor_reaches_the_learner(env: str, message: str, caplog: pytest.LogCaptureFixture):

@@ -21,6 +21,7 @@ from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.actor_kinds import RemoteWithProcesses
 from tests.processes import DEADLINE_S
+from tests.two_substeps import SPACES
 
 pytestmark = pytest.mark.slow
 
@@ -68,9 +69,7 @@ def make_workers(kind: str, **changes: object) -> BaseDistributedWorkersWithBuff
     return BaseDistributedWorkersWithBuffer(**(given | changes))
 
 
-@pytest.mark.parametrize(
-    ("kind", "device"), [("sequential", "cpu"), ("sequential", "learner"), ("subproc", "cpu"), ("remote", "learner")]
-)
+@pytest.mark.parametrize(("kind", "device"), [("sequential", "cpu"), ("remote", "learner")])
 def test_transitions_have_their_true_next_observation(kind: str, device: str):
     with make_workers(kind, replay=ReplaySettings(device=device)) as workers:
         for _ in range(10):
@@ -174,6 +173,11 @@ def test_initial_fill_without_entries_ends_at_its_timeout(monkeypatch: pytest.Mo
 def test_rejects_impossible_initial_size(size: int):
     with pytest.raises(ConfigurationError, match=f"initial_buffer_size is {size}; expected from batch_size 8 to"):
         make_workers("sequential", initial_buffer_size=size)
+
+
+def test_rejects_several_substeps():
+    with pytest.raises(ConfigurationError, match=r"has the substeps \['scout', 'base'\]; expected one"):
+        make_workers("sequential", worker_policy=TorchPolicy(SPACES, PolicySpec()))
 
 
 def policy_of(**spec: object) -> TorchPolicy:
