@@ -10,7 +10,6 @@ import torch
 from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation
 
-from rollcast.actor import load_policy
 from rollcast.actor.policies.frame_stacks import stacked_space
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.dqn import Dqn
@@ -36,9 +35,7 @@ from tests.integration.test_frame_stacking import (
     T,
     player_of,
 )
-from tests.moving_dot import MovingDotEnv
 from tests.played_rollouts import check_same
-from tests.processes import completed
 
 pytestmark = pytest.mark.slow
 
@@ -166,27 +163,3 @@ def test_learner_learns_the_bits_that_it_learns_from_stacks(algorithm: str, repl
     assert one.keys() == other.keys()
     for name, array in one.items():
         np.testing.assert_array_equal(array, other[name], err_msg=name)
-
-
-def test_run_learns_from_images_of_which_one_does_not_tell_what_to_do(tmp_path: Path):
-    run = tmp_path / "run"
-    options = (
-        *("--algorithm", "dqn", "--env-id", "tests.moving_dot:MovingDotEnv", "--network", "mlp", "--seed", 1),
-        *("--actor-kind", "sequential", "--envs-per-actor", 4, "--n-rollout-steps", 8, "--total-steps", 2000),
-        *("--batch-size", 64, "--replay.capacity", 2000, "--replay.samples-per-insert", 16, "--torch-threads", 1),
-        *("--hidden-sizes", 64, "--dqn.discount", 0, "--dqn.learning-rate", 0.005, "--dqn.epsilon", 0.2),
-        *("--frame-stack", 3),
-    )
-    completed("train", *options, "--run-dir", run)
-    policy, returns = load_policy(run, name="last"), []
-    for episode in range(20):
-        environment = MovingDotEnv()
-        observation, _ = environment.reset(seed=episode)
-        policy.reset()
-        returns.append(0.0)
-        ended = False
-        while not ended:
-            observation, reward, ended, _, _ = environment.step(policy.act(observation))
-            returns[-1] += reward
-    # whoever sees single images, or forgets to begin a stack, earns 4.5 at most
-    assert np.mean(returns) > 6.5
