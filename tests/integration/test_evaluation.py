@@ -98,24 +98,6 @@ def test_policy_whose_likeliest_actions_loop_is_judged_by_drawn_ones_too_if_that
     assert re.search(r"actions +greedy\nmean return +0\.0\n(.*\n)*actions +sampled from the policy\n", printed)
 
 
-def test_games_are_rated_against_random_play_the_first_policy_and_earlier_ones_also_after_a_resume(tmp_path: Path):
-    run = tmp_path / "run"
-    game = ("--env-id", "tests.environments:HigherCard", "--algorithm", "ppo", "--n-rollout-steps", 32)
-    evaluated = ("--eval-interval-steps", 1000, "--eval-episodes", 10, "--eval-opponents", 2, "--eval-actions", "drawn")
-    trained(run, *game, *evaluated, "--total-steps", 4000, "--ppo.learning-rate", 0.02)
-    first = evaluations_of(run)
-    assert len(first) >= 3
-    assert first[-1]["eval/score_random"] > 0.7, "who lays the highest card wins two games of three and draws the third"
-    assert first[-1]["eval/mean_return"] > 100
-    assert "eval/score_first" not in first[0]
-    assert first[-1]["eval/score_first"] > 0.55
-    trained(run, "--resume", run, "--total-steps", 6000)
-    again = evaluations_of(run)[len(first) :]
-    assert again
-    assert all(record["eval/score_first"] > 0.55 for record in again), "the first policy is that of before the resume"
-    assert read_run_policy(run, "best").mean_return == max(record["eval/mean_return"] for record in first + again)
-
-
 @pytest.mark.parametrize("kind", ["sequential", "subprocess"])
 def test_evaluation_changes_no_bit_of_a_deterministic_run(kind: str, tmp_path: Path):
     options = ("--deterministic", "--actor-kind", kind, "--envs-per-actor", 2, "--n-rollout-steps", 8)

@@ -6,7 +6,6 @@ import pytest
 
 from rollcast.services.client import health_probe
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import ConfigurationError
 from rollcast.services.security.security import ClientSecurity, ServerSecurity
 from rollcast.tools.certificates import make_certificates
 from tests.certificates import calling, security_of, serving
@@ -54,13 +53,6 @@ def test_warns_once_about_serving_without_tls(caplog):
         f"{address} is served without TLS: anyone on the network path can read everything, and anyone who "
         "reaches it can join, steer and stop the learner"
     ]
-
-
-def test_rejects_open_address_without_tls_unless_insecure():
-    with pytest.raises(ConfigurationError, match="give --tls-cert"), serve("0.0.0.0:0"):
-        pass
-    done = rollcast("learner", "--address", "0.0.0.0:0")
-    assert (done.returncode, "or --insecure on a network you trust" in done.stderr) == (2, True)
 
 
 def test_health_probe_works_with_mutual_tls(keys, monkeypatch, capsys):
