@@ -122,7 +122,8 @@ def test_an_evaluator_whose_answer_was_lost_keeps_the_next_policy_when_it_subscr
     desk = Evaluations(EvaluationPlan(n_episodes=1, seed=5))
     with evaluator_that_plays_version(3, desk) as (connection, given):
         due(desk, 4)
-        desk.report(connection._report(given.learner_nonce, played(3)))  # its answer is lost
+        lost = EvaluationReport(actor_id="e", incarnation=1, learner_nonce=given.learner_nonce, outcome=played(3))
+        desk.report(lost)  # the evaluator has no answer
         wait_until(lambda: connection._newest is not None, "the next policy")
         due(desk, 5)
         holding = connection._subscription

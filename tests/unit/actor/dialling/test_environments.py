@@ -36,11 +36,12 @@ def act(environments, *places, version=1):
 
 
 def test_the_log_names_once_who_chooses_in_place_of_the_policy(caplog):
-    client = FakeClient(environments_of())
+    environments = environments_of()
+    client = FakeClient(environments)
     with caplog.at_level("INFO", "rollcast.actor.dialling.environments"):
         for chosen_by in ("a human", "", "a human", *map(str, range(50))):
             agent = AgentTurn("0", 0, AgentState.REWARDED, {}, 0.0, np.array(1), chosen_by)
-            client._sink.take(client, [DialledTurn(0, (agent,))])
+            environments.take(client, [DialledTurn(0, (agent,))])
     assert caplog.messages[0] == "client 'game': a human chooses actions in place of the policy"
     assert len(caplog.messages) == 16, "and not for ever"
 

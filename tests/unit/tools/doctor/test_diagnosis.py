@@ -13,7 +13,6 @@ from rollcast.services.status.status import (
     LearningFinding,
     Phase,
 )
-from rollcast.tools.doctor import diagnosis as doctor
 from rollcast.tools.doctor.diagnosis import Severity, diagnose
 from tests.histories import replay_status
 
@@ -117,11 +116,15 @@ def test_worst_finding_comes_first():
 
 def test_every_operator_limit_has_its_own_advice():
     """Limits that only the caller can keep are told the same."""
-    assert set(doctor._LIMIT_ADVICE) == {*Limits.__dataclass_fields__, "max_streams", "max_calls"} - {
-        "join_lease_s",
-        "max_connections",
-        "max_streams_per_connection",
-    }
+
+    def advice_on(limit: str) -> str:
+        status = status_of(throttled=(Throttled(who="10.0.0.7", limit=limit, times=3, idle_s=5.0),))
+        (finding,) = diagnose(status, (), own_version="1.0")
+        return finding.advice
+
+    of_operators = {*Limits.__dataclass_fields__, "max_streams", "max_calls"}
+    no_call_meets = {"join_lease_s", "max_connections", "max_streams_per_connection"}
+    assert {limit for limit in of_operators if advice_on(limit) == advice_on("max_dimensions")} == no_call_meets
 
 
 def test_evaluation_without_evaluator_is_wrong():
