@@ -15,6 +15,7 @@ import pytest
 from benchmarks.report import CHART, INDEX, MAX_HEADLINES, PAGES, PALETTES, chart, headlines, section_table, with_tables
 from benchmarks.results import FILE, read, shown
 from benchmarks.table import VARIABLE, Figure, print_table, ratio
+from tests.contrast import contrast
 from tests.documents import ROOT
 
 RESULTS = read()
@@ -168,15 +169,3 @@ class TestFigures:
             names = {node.id for node in ast.walk(ast.parse(text_of(path))) if isinstance(node, ast.Name)}
             if "print_table" in names and path.stem not in WITHOUT_FIGURES:
                 assert names & {"Figure", "spread"}, f"{path.name} prints a table without a Figure: JSON would lack it"
-
-
-def contrast(one: str, other: str) -> float:
-    """Returns the contrast of two colours by WCAG, from 1 to 21."""
-
-    def luminance(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)

@@ -1,25 +1,20 @@
 """An actor and a learner that says nothing."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from rollcast.actor.connection import stall_detector as silence
 from rollcast.actor.connection.stall_detector import StallDetector
 from rollcast.services.joining.join import JoinAgreement
 from rollcast.services.policies.policies import PolicySpec
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.clocks import Clock
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(silence, "time", clock)
+    clock = Clock(100.0)
+    monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=clock))
     return clock
 
 

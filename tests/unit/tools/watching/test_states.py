@@ -1,6 +1,7 @@
 from rollcast.services.history.history import LearnerActivity
 from rollcast.services.joining.activity import ActingState
 from rollcast.tools.watching.states import ACTING, LEARNING, UNKNOWN, looks
+from tests.contrast import contrast
 
 ALL = (*ACTING.values(), *LEARNING.values(), UNKNOWN)
 
@@ -33,15 +34,3 @@ def test_looks_are_in_the_order_of_the_columns_of_a_lane():
 def test_ink_can_be_read_on_its_colour():
     for look in (*ACTING.values(), *LEARNING.values()):
         assert contrast(look.colour, look.ink) >= 4.5, f"{look} has a contrast of {contrast(look.colour, look.ink):.1f}"
-
-
-def contrast(first: str, second: str) -> float:
-    """Returns the contrast ratio of WCAG 2.1."""
-    lighter, darker = sorted((luminance(first), luminance(second)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def luminance(colour: str) -> float:
-    channels = [int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5)]
-    red, green, blue = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
