@@ -43,11 +43,6 @@ class Timeouts(ServerLimitSettings):
     timeout_s: TimeoutSeconds = 5.0
 
 
-def test_takes_a_limit_from_the_command_line():
-    settings = Timeouts.from_command_line("serve", ["--max-actors", "3", "--limits.request-s", "2"])
-    assert (settings.server_limits().max_actors, settings.server_limits().request_s) == (3, 2.0)
-
-
 def test_refuses_limits_that_contradict_each_other():
     with pytest.raises(ConfigurationError, match="max_rollout_bytes is 2000 and max_bytes_in_flight 1000; expected"):
         Timeouts.from_command_line("serve", ["--limits.max-rollout-bytes=2000", "--limits.max-bytes-in-flight=1000"])

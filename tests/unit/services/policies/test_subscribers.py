@@ -53,12 +53,6 @@ def test_waiting_gives_the_newest_and_skips_those_between(subscribers):
         assert wait(0.0) is None
 
 
-def test_subscriber_is_not_sent_what_it_has(subscribers):
-    subscribers.offer(version(3))
-    with subscribers.subscription(3, "") as wait:
-        assert wait(0.0) is None
-
-
 @pytest.mark.parametrize("actor_id", ["", "left-arm"])
 def test_the_end_wakes_those_who_wait_after_the_last_version(subscribers, actor_id):
     with subscribers.subscription(0, actor_id) as wait, ThreadPoolExecutor(1) as thread:

@@ -30,14 +30,6 @@ def test_a_subscriber_gets_the_newest_then_every_newer_until_the_end(learner, cl
     assert [version for version, _ in policies] == [8]
 
 
-def test_a_subscriber_that_came_before_the_first_policy_waits(learner, client):
-    policies = iter(client.subscribe_policy())
-    publisher = threading.Timer(0.01, learner.source.publish, (1, state(1)))
-    publisher.start()
-    assert next(policies)[0] == 1
-    publisher.join(DEADLINE_S)
-
-
 def test_skips_known_versions_unless_they_come_from_another_learner(learner, client):
     learner.source.publish(5, state(5))
     learner.source.end()

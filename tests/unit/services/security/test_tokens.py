@@ -112,10 +112,6 @@ def test_a_secret_is_read_and_a_token_checked_without_being_shown(tmp_path):
     assert "hidden" not in str(caught.value)
 
 
-def test_finds_the_token_among_other_metadata():
-    assert token_in((("user-agent", "x"), ("authorization", "Bearer abc"))) == "abc"
-
-
 @pytest.mark.parametrize(
     "metadata",
     [

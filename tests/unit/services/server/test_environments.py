@@ -28,7 +28,7 @@ from rollcast.services.wire.error_status import error_from_rpc
 from rollcast.tools.certificates import make_certificates
 from rollcast.v1 import environment_pb2_grpc
 from tests.certificates import security_of, server_security_of
-from tests.play_messages import FLAT, agent, hello, turn, turns
+from tests.play_messages import FLAT, hello, turn, turns
 from tests.processes import DEADLINE_S
 
 
@@ -237,13 +237,6 @@ class TestLimits:
             assert first.hear().HasField("welcome")
             error = Game(channel).say(hello("second")).error()
             assert error.limit == "calls_per_second_per_host"
-
-    def test_a_large_message_is_refused(self):
-        with playing() as (_, game):
-            game.say(turns(turn(agent(observation=(bytes(5 << 20),)))))
-            with pytest.raises(grpc.RpcError) as ended:
-                game.hear()
-        assert ended.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class TestSecurity:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from rollcast.services.settings.numbers import AtLeastOne
-from rollcast.services.settings.options import Takes, option_name, options_of, variable_name
+from rollcast.services.settings.options import Takes, options_of
 from rollcast.services.settings.resume_rules import FREE, LEARNING, resume_rule, stays, why_not
 from rollcast.services.settings.setting import setting
 
@@ -50,19 +50,9 @@ def test_option_shows_type_and_default_of_its_setting(name: str, takes: Takes, m
     assert (option.takes, option.metavar, option.default) == (takes, metavar, default)
 
 
-def test_there_is_one_option_for_each_setting():
-    assert len(OPTIONS) == 7
-    assert OPTIONS["--inner.learning-rate"].description == "The step size."
-
-
 def test_only_a_flag_can_be_negated():
     assert OPTIONS["--fast"].spellings == ("--fast", "--no-fast")
     assert OPTIONS["--seed"].spellings == ("--seed",)
-
-
-def test_names_follow_the_path():
-    assert option_name(("impala", "learning_rate")) == "--impala.learning-rate"
-    assert variable_name(("impala", "learning_rate")) == "ROLLCAST_IMPALA__LEARNING_RATE"
 
 
 class Example(BaseModel):

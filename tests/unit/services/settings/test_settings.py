@@ -1,7 +1,5 @@
 """Settings from the command line, the environment and a file, and what is said of those that are wrong."""
 
-import json
-import math
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,6 @@ def config(tmp_path: Path) -> Path:
 
 
 class TestEnvironment:
-    def test_gives_lists_with_commas_or_as_json(self, monkeypatch: pytest.MonkeyPatch):
-        for value in ("32,16", "[32, 16]"):
-            monkeypatch.setenv("ROLLCAST_SIZES", value)
-            assert read().sizes == (32, 16)
-
     @pytest.mark.parametrize(
         ("variable", "value", "message"),
         [
@@ -66,14 +59,7 @@ class TestEnvironment:
         assert read().model_dump() == Settings().model_dump()
 
 
-def test_kwargs_are_an_object_wherever_they_come_from(config: Path, monkeypatch: pytest.MonkeyPatch):
-    kwargs = {"gravity": 9.8, "deep": {"er": [1, 2]}}
-    assert read("--env-kwargs", json.dumps(kwargs)).env_kwargs == kwargs
-    config.write_text(f"env_kwargs: {json.dumps(kwargs)}\n")
-    assert read("--config", str(config)).env_kwargs == kwargs
-    monkeypatch.setenv("ROLLCAST_ENV_KWARGS", json.dumps(kwargs))
-    assert read().env_kwargs == kwargs
-    assert math.isclose(read().env_kwargs["gravity"], 9.8)
+def test_kwargs_name_each_value_once(monkeypatch: pytest.MonkeyPatch):
     twice = '{"deep": {"er": 1, "er": 2}}'
     monkeypatch.setenv("ROLLCAST_ENV_KWARGS", twice)
     assert "not JSON (the name 'er' is given twice)" in refused()

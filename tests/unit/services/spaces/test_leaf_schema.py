@@ -10,11 +10,6 @@ from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
 AXES = ("t", "b")
 
 
-def test_schema_has_dtype_and_shape_of_its_space():
-    schema = leaf_schema(spaces.Box(0, 255, (4, 2), np.uint8))
-    assert (schema.dtype, schema.shape, schema.is_checked) == (np.uint8, (4, 2), False)
-
-
 def test_refuses_space_that_is_no_leaf():
     with pytest.raises(InvalidSpaceError, match="is not a leaf; expected Box, Discrete"):
         leaf_schema(spaces.Dict({"a": spaces.Discrete(2)}))

@@ -2,19 +2,17 @@
 
 import dataclasses
 import itertools
-import time
 
 import pytest
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import (
     InvalidInputError,
-    LimitExceededError,
     RefusedError,
 )
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES, Limits
 from rollcast.services.status.status import Phase
-from tests.integration.learner_fakes import DEADLINE_S, serve
+from tests.integration.learner_fakes import serve
 
 
 def test_control_calls_reach_the_learner(learner, client):
@@ -86,21 +84,6 @@ def test_a_slow_watch_notices_the_end_of_training(learner, client):
     learner.control.phase = Phase.FINISHED
     assert next(statuses).phase is Phase.FINISHED
     assert list(statuses) == []
-
-
-def test_closing_a_watch_frees_its_thread(learner, client):
-    with serve(limits=Limits(max_actors=1)) as small, LearnerClient(small.address) as other:
-        for _ in range(30):  # three times the streams there may be
-            statuses = other.watch_status(3600)
-            deadline = time.monotonic() + DEADLINE_S
-            while True:
-                try:
-                    next(statuses)
-                    break
-                except LimitExceededError:
-                    assert time.monotonic() < deadline
-                    statuses = other.watch_status(3600)
-            statuses.close()
 
 
 @pytest.mark.parametrize("interval_s", [0.01, -1, 3601, float("nan"), float("inf")])

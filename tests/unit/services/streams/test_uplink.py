@@ -13,7 +13,6 @@ from rollcast.services.errors import (
     UnknownActorError,
 )
 from rollcast.services.joining.activity import ActingState, ActorActivity, ActorFailure
-from rollcast.services.limits.limits import MAX_WAITING_ROLLOUTS
 from rollcast.services.policies.codec import encode_policy
 from tests.integration.learner_fakes import offer
 from tests.policies import SpoiltPolicy
@@ -42,12 +41,6 @@ def test_send_raises_after_the_end_of_the_stream(client):
         list(uplink.responses())
     with pytest.raises(NotReadyError, match="rollout 1 was queued after the stream"):
         uplink.send(make_rollout(1))
-
-
-def test_send_raises_above_the_limit_of_waiting_rollouts(uplink):
-    with pytest.raises(LimitExceededError, match=f"{MAX_WAITING_ROLLOUTS} rollouts wait"):
-        for sequence in range(1, MAX_WAITING_ROLLOUTS + 2):
-            uplink.send(make_rollout(sequence + 100))
 
 
 def open_reporting(learner, client, **options):
