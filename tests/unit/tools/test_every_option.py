@@ -24,7 +24,6 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.settings.options import Option, bare_type, options_of, variable_name
 from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.settings import ProcessSettings
-from rollcast.tools.cli import main
 from rollcast.tools.commands import COMMANDS
 
 pytestmark = pytest.mark.slow
@@ -395,17 +394,6 @@ def _check_line(line: str, each: Walked, value: object, source: Source) -> None:
     assert re.match(rf"{each.option.name}.*{re.escape(where)}: .*expected ", line), f"{each.name}={value!r}: {line}"
     if isinstance(value, str) and get_origin(each.kind) is not dict:
         assert ("what is given" if each.name == "token" else repr(value)[:150]) in line
-
-
-def test_a_wrong_value_ends_the_command_with_status_2(command: str, capsys: pytest.CaptureFixture[str]):
-    """The log has one line, and no traceback."""
-    each = next((each for each in walked(command) if not each.option.positional and wrong(each, "command line")), None)
-    own = [f"{each.option.name}={wrong(each, 'command line')[0]}"] if each else ["--nothing"]
-    assert main([command, *(["serve"] if command == "replay" else []), *own, *REQUIRED.get(command, [])]) == 2
-    told = capsys.readouterr()
-    assert not told.out
-    (line,) = told.err.splitlines()
-    assert line.startswith(f"rollcast {command}: {own[0].partition('=')[0]}: ")
 
 
 def test_infinity_is_a_number_where_the_help_says_so(command: str):

@@ -69,12 +69,6 @@ def test_sends_a_lane_whole_that_has_moved_far_or_has_other_cells(sent):
     assert [n_cells_of(change) for change in changes] == [30, 30]
 
 
-def test_names_lanes_that_are_gone(sent):
-    lane = cells(4)
-    sent.changes({"a": lane, "b": lane})
-    assert sent.changes({"b": lane}) == ([], ["a"])
-
-
 def test_forgets_what_the_page_has_lost(sent):
     lane = cells(4)
     sent.changes({"a": lane})

@@ -80,20 +80,6 @@ def test_the_learner_gives_slots_seeds_and_incarnations(learner: Learner, relay:
         assert direct.join(offer("b")).env_seed == second.env_seed
 
 
-def test_nothing_is_acknowledged_before_the_learner_has_it():
-    queue = RolloutQueue(2)
-    with serve_learner(queue=queue) as learner, relaying(learner.address) as relay, streaming(relay.address) as uplink:
-        answers = uplink.responses()
-        assert next(answers).acknowledged_sequence == 0
-        for sequence in (1, 2):
-            uplink.send(make_rollout(sequence))
-        assert next(answers).acknowledged_sequence == 1
-        wait_until(lambda: relay.intake.n_rollouts == 2, "the second rollout to be on its way")
-        assert learner.info("a").rollouts == 1
-        learner.take(1)
-        assert next(answers).acknowledged_sequence == 2
-
-
 def test_the_actors_of_a_relay_get_as_much_room_as_one_that_is_connected_directly():
     n_behind, n_rollouts = 9, 20
     with contextlib.ExitStack() as stack:
@@ -157,25 +143,6 @@ def test_an_actor_that_leaves_and_one_that_is_lost_are_told_apart(learner: Learn
         lost.cancel()
         wait_until(lambda: learner.info("leaves").state is ActorState.LEFT, "the one to have left")
         wait_until(lambda: learner.info("lost").state is ActorState.LOST, "the other to be lost")
-
-
-def test_actors_of_a_relay_that_is_gone_are_lost_and_go_on_directly(learner: Learner):
-    with LearnerClient(learner.address) as direct:
-        with relaying(learner.address) as relay, streaming(relay.address) as uplink:
-            send(uplink, "a", 3)
-        wait_until(lambda: learner.info("a").state is ActorState.LOST, "the actor to be lost")
-        agreement = direct.join(offer("a", incarnation=1, acknowledged_sequence=3))
-        assert (agreement.incarnation, agreement.acknowledged_sequence) == (1, 3)
-        assert learner.info("a").via == ()
-        uplink = direct.open_rollout_stream("a", 1)
-        # the third comes again: its acknowledgement might have been lost with the relay
-        for sequence in (3, 4):
-            uplink.send(make_rollout(sequence))
-        answers = uplink.responses()
-        assert [next(answers).acknowledged_sequence for _ in range(3)] == [3, 3, 4]
-        uplink.cancel()
-    assert [rollout.sequence for rollout in learner.take(4)] == [1, 2, 3, 4]
-    assert learner.intake.duplicate_rollouts == 1
 
 
 def test_a_learner_that_is_gone_is_told_and_its_successor_found():
@@ -385,19 +352,6 @@ def test_a_relay_without_a_learner_says_so_once_and_gives_up_in_time(caplog: pyt
         relay.run()
     (line,) = caplog.messages
     assert line.startswith(f"waiting for the learner at {address}: no learner answers at {address}")
-
-
-def test_a_relay_ends_with_training_once_its_actors_have_heard_of_it(learner: Learner, relay: RollcastRelay):
-    ended = threading.Thread(target=relay.run)
-    ended.start()
-    with streaming(relay.address) as uplink:
-        next(answers := uplink.responses())
-        learner.intake.end_training()
-        uplink.send(make_rollout(1))
-        assert next(answers).end_of_training
-        learner.source.end()
-    ended.join(DEADLINE_S)
-    assert not ended.is_alive()
 
 
 N_BYTES = rollout_bytes(RolloutShape(SPACES, N_ROLLOUT_STEPS, 2))

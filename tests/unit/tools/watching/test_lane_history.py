@@ -103,14 +103,6 @@ def known(history: LaneHistory, now: float, seconds: int) -> int:
     return int(cells(history, now, float(seconds), seconds).any(axis=1).sum())
 
 
-def test_lanes_of_other_actors_are_forgotten():
-    history = filled(lane("a", [A]), lane("b", [A]), lane("", [LearnerActivity.UPDATING]))
-    history.keep({"b"})
-    assert shown(history, 1.0, 1.0, 1) == [None]
-    assert shown(history, 1.0, 1.0, 1, "b") == [A]
-    assert cells(history, 1.0, 1.0, 1, "").any()
-
-
 @pytest.mark.parametrize(
     ("before", "seen"),
     [
