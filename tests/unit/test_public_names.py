@@ -1,5 +1,3 @@
-"""Tests of the public names of `rollcast.services`, `rollcast.actor` and `rollcast.learner`."""
-
 import ast
 import importlib
 import subprocess

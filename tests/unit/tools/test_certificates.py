@@ -1,5 +1,3 @@
-"""`rollcast certs`: what it makes, and what it does not overwrite."""
-
 import datetime
 import ipaddress
 import ssl

@@ -1,5 +1,3 @@
-"""The completion script, in a real bash."""
-
 import shlex
 import subprocess
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""An evaluator's connection, over real ones."""
-
 import contextlib
 import time
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""CartPole without velocities."""
-
 import gymnasium
 import numpy as np
 

@@ -1,5 +1,3 @@
-"""The networks for images, by name."""
-
 import numpy as np
 import torch
 from gymnasium import spaces

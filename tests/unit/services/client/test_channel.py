@@ -1,5 +1,3 @@
-"""Options of a client's channel."""
-
 import threading
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Errors of LearnerClient without a learner, and its way back to one."""
-
 import math
 
 import grpc

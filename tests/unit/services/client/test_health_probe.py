@@ -1,5 +1,3 @@
-"""The health probe."""
-
 import signal
 import socket
 import subprocess

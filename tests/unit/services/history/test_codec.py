@@ -1,5 +1,3 @@
-"""The history as protobuf, in messages of bounded size."""
-
 import dataclasses
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""HistoryService over a real connection."""
-
 import itertools
 
 import pytest

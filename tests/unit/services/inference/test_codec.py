@@ -1,5 +1,3 @@
-"""Questions and answers over the wire: what comes back, and what is refused."""
-
 import numpy as np
 import pytest
 from gymnasium import spaces

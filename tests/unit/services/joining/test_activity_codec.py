@@ -1,5 +1,3 @@
-"""Reports of an actor's time."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

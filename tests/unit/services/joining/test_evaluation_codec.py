@@ -1,5 +1,3 @@
-"""Reports of evaluators: there and back, and what is refused."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""Tests of rounding to bfloat16, and of files in it; torch is the oracle."""
-
 import numpy as np
 import pytest
 import safetensors.numpy

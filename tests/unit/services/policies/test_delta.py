@@ -1,5 +1,3 @@
-"""Tests of the differences between two versions of a policy."""
-
 import numpy as np
 import pytest
 import zstandard

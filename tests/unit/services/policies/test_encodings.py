@@ -1,5 +1,3 @@
-"""Subscriptions to policies in every encoding, over a real connection."""
-
 import contextlib
 import threading
 

@@ -1,5 +1,3 @@
-"""Tests of the versions that are kept for deltas, and of the choice between encodings."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""Opponents in the file of a policy that is to be evaluated."""
-
 import numpy as np
 
 from rollcast.services.policies.opponents import with_opponents, without_opponents

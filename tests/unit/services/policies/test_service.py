@@ -1,5 +1,3 @@
-"""Tests of the end of a subscription to policies."""
-
 import contextlib
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The architecture of a policy as protobuf."""
-
 from typing import get_args
 
 import pytest

@@ -1,5 +1,3 @@
-"""Tests of who is woken by a new version, and when."""
-
 import random
 import threading
 import time

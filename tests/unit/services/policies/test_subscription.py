@@ -1,5 +1,3 @@
-"""Subscriptions to policies over a real connection."""
-
 import threading
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The cores that a process may use, by made-up control groups."""
-
 import os
 from pathlib import Path
 

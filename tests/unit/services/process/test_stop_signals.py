@@ -1,5 +1,3 @@
-"""Signals that stop a process."""
-
 import signal
 
 import pytest

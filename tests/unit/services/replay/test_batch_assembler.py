@@ -1,5 +1,3 @@
-"""Parts of batches, put together or refused."""
-
 import pytest
 
 from rollcast.services.errors import InvalidTensorError

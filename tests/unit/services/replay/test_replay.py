@@ -1,5 +1,3 @@
-"""Batches and states of a replay buffer, as values."""
-
 import dataclasses
 
 import numpy as np

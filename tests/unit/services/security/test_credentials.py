@@ -1,5 +1,3 @@
-"""Credentials from files that are replaced."""
-
 import logging
 import shutil
 

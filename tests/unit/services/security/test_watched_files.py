@@ -1,5 +1,3 @@
-"""Changes of files are detected."""
-
 from collections.abc import Callable
 from pathlib import Path
 

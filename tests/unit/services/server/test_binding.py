@@ -1,5 +1,3 @@
-"""Addresses that a server can, and cannot, take."""
-
 import os
 import re
 import socket

@@ -1,5 +1,3 @@
-"""The life of a server: health, reflection, start and stop."""
-
 import threading
 
 import grpc

@@ -1,5 +1,3 @@
-"""The command line, and its errors."""
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal

@@ -1,5 +1,3 @@
-"""Files of settings."""
-
 import os
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The help of a command."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""The options of a settings class."""
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

@@ -1,5 +1,3 @@
-"""Schemas of leaves, and the values that they allow."""
-
 import numpy as np
 import pytest
 from gymnasium import spaces

@@ -1,5 +1,3 @@
-"""The status of a learner and its actors as protobuf."""
-
 import dataclasses
 import enum
 

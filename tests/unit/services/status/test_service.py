@@ -1,5 +1,3 @@
-"""LearnerService over a real connection: the status, the watch, and the operators' calls."""
-
 import dataclasses
 import itertools
 

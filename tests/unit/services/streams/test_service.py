@@ -1,5 +1,3 @@
-"""RolloutService over a real connection."""
-
 import numpy as np
 import pytest
 from gymnasium import spaces

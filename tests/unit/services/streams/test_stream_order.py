@@ -1,5 +1,3 @@
-"""The order of the rollouts on a stream."""
-
 import pytest
 
 from rollcast.services.errors import RollcastError

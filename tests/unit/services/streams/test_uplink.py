@@ -1,5 +1,3 @@
-"""The actor's end of a rollout stream."""
-
 import itertools
 import time
 

@@ -1,5 +1,3 @@
-"""Tests of copying fields between values and messages."""
-
 import pytest
 
 from rollcast.services.rollouts.rollouts import StreamProgress

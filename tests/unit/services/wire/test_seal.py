@@ -1,5 +1,3 @@
-"""Digests of messages: damage is noticed."""
-
 import pytest
 import xxhash
 from google.protobuf.message import DecodeError

@@ -1,5 +1,3 @@
-"""Slurm's answers, as its commands give them."""
-
 import pytest
 
 from rollcast.services.errors import SlurmError

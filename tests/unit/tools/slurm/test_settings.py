@@ -1,5 +1,3 @@
-"""The settings of `rollcast slurm`."""
-
 import pytest
 
 from rollcast.actor.settings import ActorSettings

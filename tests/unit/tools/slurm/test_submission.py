@@ -1,5 +1,3 @@
-"""Submission of whole runs, or of nothing."""
-
 import pytest
 
 from rollcast.services.errors import ConfigurationError, SlurmError

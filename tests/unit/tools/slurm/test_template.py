@@ -1,5 +1,3 @@
-"""Templates of batch scripts."""
-
 import pytest
 
 from rollcast.services.errors import ConfigurationError
