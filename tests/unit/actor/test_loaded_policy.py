@@ -1,5 +1,3 @@
-"""Policies of runs, loaded to act in a program of one's own."""
-
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +20,6 @@ from rollcast.services import (
 from rollcast.services.policies.saved import encode_saved_policy
 
 CARTPOLE = probe_spaces(EnvironmentFactory("CartPole-v1"))
-CAMERA = {"0": SubstepSpaces(observation=Box(0, 255, (4, 40, 40), np.uint8), action=Discrete(3))}
 ROBOT = {
     "pick": SubstepSpaces(observation=Dict({"arm": Box(-1, 1, (3,)), "item": Discrete(5)}), action=Box(-1, 1, (2,))),
     "place": SubstepSpaces(observation=Box(-1, 1, (2,)), action=Discrete(4)),
@@ -123,14 +120,6 @@ def test_q_values_explore_with_the_lowest_rate(tmp_path: Path):
     policy = load_policy(save(tmp_path / "p.safetensors", CARTPOLE, spec, **rates))
     observations = np.zeros((100, 4), np.float32)
     np.testing.assert_array_equal(policy.act(observations), policy.act(observations, deterministic=True))
-
-
-def test_images_are_acted_on_by_the_cnn(tmp_path: Path):
-    policy = load_policy(save(tmp_path / "p.safetensors", CAMERA))
-    images = np.random.default_rng(0).integers(0, 256, (5, 4, 40, 40), np.uint8)
-    batch = policy.act(images, deterministic=True)
-    assert batch.shape == (5,)
-    assert policy.act(images[2], deterministic=True) == batch[2]
 
 
 def test_each_substep_acts_on_its_own_nested_observation(tmp_path: Path):

@@ -102,8 +102,3 @@ def test_environment_that_allows_no_action_fails():
     with pytest.raises(ActorFailedError, match="environment 1 allows no action for element 0 in step 1"):
         worker.collect()
     worker.close()
-
-
-def test_rejects_agents_whose_actions_cannot_be_masked():
-    with pytest.raises(InvalidSpaceError, match="expected a mask only with Discrete or MultiDiscrete actions"):
-        make("mpe2.simple_spread_v3:parallel_env", continuous_actions=True)

@@ -1,5 +1,3 @@
-import copy
-
 import gymnasium
 import pytest
 
@@ -42,12 +40,6 @@ def test_makes_gymnasiums_module_and_id(tmp_path, monkeypatch):
     finally:
         for env_id in ("Numbered-v0", "NumberedPlain"):
             gymnasium.registry.pop(env_id, None)
-
-
-def test_factory_can_be_sent_to_a_spawned_process():
-    factory = EnvironmentFactory("CartPole-v1", {"sutton_barto_reward": True}, "sync")
-    # Copying goes through the same __reduce_ex__ as what multiprocessing does.
-    assert copy.deepcopy(factory) == factory
 
 
 @pytest.mark.parametrize(

@@ -82,19 +82,6 @@ class TestSeeds:
         assert [seed for i, seed, _ in self.names(env, 12)] == [seed for i, seed, _ in begun]
         env.close()
 
-    def test_the_same_make_the_same_episodes(self):
-        env = SequentialVectorEnv([DrawingEnv] * 2, autoreset_mode="SameStep")
-        action = np.zeros((2, 2), np.float32)
-
-        def play():
-            first, _ = env.reset()
-            env.call("__setattr__", "last_action", np.zeros(2, np.float32))
-            return [first, *(env.step(action)[0] for _ in range(30))]
-
-        env.seed([1, 2, 3, 4])
-        np.testing.assert_array_equal(play(), play())
-        env.close()
-
     def test_of_reset_go_before_the_pool(self):
         env = SequentialVectorEnv([NumberedEnv] * 2)
         env.seed([1, 2])
