@@ -40,10 +40,6 @@ def test_make_train_installs_what_a_newcomer_tries_next():
 
 
 class TestWheel:
-    def test_one_namespace_and_nothing_else(self, wheel):
-        top = {name.split("/")[0] for name in wheel.namelist()}
-        assert {name for name in top if not name.endswith(".dist-info")} == {"rollcast"}
-
     def test_every_module_of_the_sources(self, wheel):
         sources = {
             path.relative_to(root).as_posix() for root in SOURCE_ROOTS for path in (root / "rollcast").rglob("*.py")
@@ -143,11 +139,6 @@ class TestRelease:
             if base.match(link):
                 assert (ROOT / base.sub("", link).partition("#")[0]).exists(), link
 
-    @pytest.mark.parametrize("name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "pull_request_template.md"])
-    def test_who_contributes_finds_the_rules(self, name):
-        assert (ROOT / ".github" / name).read_text()
-        assert (ROOT / "CONTRIBUTING.md").exists()
-
     @pytest.mark.parametrize(
         "path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.stem
     )
@@ -202,11 +193,6 @@ class TestDependencies:
     EXTRAS = PYPROJECT["project"]["optional-dependencies"].values()
     OF_EXTRAS = _distributions([line for extra in EXTRAS for line in extra]) - {"rollcast"}
 
-    def test_an_actor_with_an_mlp_gets_nothing_of_the_learners(self):
-        learner = {"torch", "tensorboard", "rich", "cryptography", "grpcio-reflection"}
-        assert not self.REQUIRED & learner
-        assert learner <= self.OF_EXTRAS
-
     def test_the_tools_repeat_nothing_that_the_package_names(self):
         groups = PYPROJECT["dependency-groups"]
         tools = groups["test"] + [line for line in groups["dev"] if isinstance(line, str)]
@@ -215,9 +201,6 @@ class TestDependencies:
     def test_every_dependency_is_pinned_for_ci(self):
         pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
         assert _distributions(pins) >= self.REQUIRED | self.OF_EXTRAS
-
-    def test_torch_is_exact(self):
-        assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().splitlines()
 
 
 class TestDockerfiles:

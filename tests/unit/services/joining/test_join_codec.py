@@ -1,5 +1,3 @@
-"""Join as protobuf."""
-
 import dataclasses
 
 import pytest
@@ -16,7 +14,6 @@ from rollcast.services.joining.join_codec import (
 )
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces, leaf_order
-from rollcast.v1 import rollout_pb2
 from tests.rollouts import NESTED
 
 OFFER = JoinOffer(
@@ -117,11 +114,6 @@ def test_rejects_malformed_offer(changes, error, message):
         join_offer_from_proto(proto)
 
 
-def test_rejects_malformed_agreement():
-    with pytest.raises(InvalidInputError, match="incarnation 0"):
-        join_agreement_from_proto(rollout_pb2.JoinResponse(actor_id="a"), OFFER)
-
-
 ELSEWHERE = r"sends this actor to .*; expected host:port or unix:/path"
 UNNAMED = "which offered ''; expected"
 
@@ -130,6 +122,7 @@ UNNAMED = "which offered ''; expected"
     ("offered", "changes", "message"),
     [
         ({}, {"actor_id": "b"}, "calls this actor 'b', which offered 'a-1.x_Y'"),
+        ({}, {"incarnation": 0}, "incarnation 0"),
         ({}, {"incarnation": 2**62 + 1}, "continues from incarnation 4611686018427387905"),
         ({}, {"acknowledged_sequence": 2**64 - 1}, "continues from rollout 18446744073709551615; expected at most"),
         ({}, {"awaiting_s": float("nan")}, "has waited for nan s; expected a finite number"),

@@ -1,15 +1,6 @@
-"""Names of files and jobs."""
-
 from pathlib import Path
 
 from rollcast.tools.slurm.folder import Job, SlurmFolder
-
-
-def test_lies_in_the_directory_of_the_run(tmp_path):
-    folder = SlurmFolder(tmp_path / "mine")
-    assert folder.script(Job.LEARNER) == tmp_path / "mine" / "slurm" / "learner.sh"
-    assert folder.settings(Job.ACTORS) == tmp_path / "mine" / "slurm" / "actors.yaml"
-    assert folder.address == f"file:{tmp_path}/mine/slurm/rendezvous/learner.address"
 
 
 def test_job_names_tell_runs_apart_whose_directories_have_one_name(tmp_path):
