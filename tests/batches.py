@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from rollcast.services.spaces.spaces import (
     space_leaves,
 )
 
+Holder = TypeVar("Holder", Batch, Rollout)
 # The number of transitions in `transition_batch`.
 B = 6
 _OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)
@@ -58,6 +59,12 @@ def build_batch(
     return Batch(substeps={key: BatchColumns(**moved)}, reward=reward.to(device), **on_device)
 
 
+def with_columns(holder: Holder, **changed: object) -> Holder:
+    """Returns a batch, or a rollout, of one substep with other columns of these names."""
+    ((key, columns),) = holder.substeps.items()
+    return dataclasses.replace(holder, substeps={key: dataclasses.replace(columns, **changed)})
+
+
 def _moved(value: Any, device: str) -> Any:
     if isinstance(value, Mapping):
         return {path: leaf.to(device) for path, leaf in value.items()}
@@ -95,9 +102,8 @@ def make_batch(
 def recurrent_batch(state_size: int, **given: Any) -> Batch:
     """Returns trajectories of `make_batch` with random recurrent states before them."""
     batch = make_batch(**given)
-    columns = batch.substeps[FLAT_SUBSTEP]
     state = torch.randn(batch.reward.shape[1], state_size, generator=torch.Generator().manual_seed(7))
-    return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, initial_state=state)})
+    return with_columns(batch, initial_state=state)
 
 
 def transition_batch(*, box: bool = False, seed: int = 0, device: str = "cpu", **changes: object) -> Batch:

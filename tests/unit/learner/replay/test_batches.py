@@ -93,13 +93,6 @@ def check_batch(batch: Batch, sample: ReplaySample) -> None:
 
 
 @pytest.mark.gpu
-def test_a_batch_on_a_gpu_is_a_copy():
-    sample, batch = drawn("cuda")
-    assert batch.reward.device.type == "cuda"
-    np.testing.assert_array_equal(batch.reward.cpu().numpy(), sample.reward)
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("place", [None, "cuda"])
 def test_making_batches_on_a_gpu_does_not_wait_for_it(place: str | None):
     buffer = make_buffer(capacity=20, place=place)

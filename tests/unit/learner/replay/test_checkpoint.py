@@ -3,7 +3,6 @@
 import copy
 import shutil
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -174,21 +173,6 @@ def test_writes_only_new_rows(tmp_path, settings):
     assert contents(loaded(tmp_path / "23", settings)) == contents(buffer), "what was linked stays"
 
 
-class Interrupted:
-    """A lock in front of which somebody else gets in each time."""
-
-    def __init__(self, lock: threading.Condition, meanwhile: Callable[[], None]) -> None:
-        self._lock = lock
-        self._meanwhile = meanwhile
-
-    def __enter__(self) -> None:
-        self._meanwhile()
-        self._lock.__enter__()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._lock.__exit__(*exc_info)
-
-
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("settings", STORES)
 @pytest.mark.parametrize("n_before", [2, 20])
@@ -209,8 +193,7 @@ def test_snapshot_is_unchanged_by_later_insertions(tmp_path, settings, n_before,
         buffer.update_priorities(sample.keys, rng.random(sample.keys.shape))
 
     meanwhile()
-    snapshot._lock = Interrupted(snapshot._lock, meanwhile)
-    snapshot.write(tmp_path / "state", tmp_path / "first")
+    snapshot.write(tmp_path / "state", tmp_path / "first", rest=meanwhile)
     other = loaded(tmp_path / "state", settings, place)
     assert contents(other) == contents(expected)
     assert contents(buffer) != contents(expected)

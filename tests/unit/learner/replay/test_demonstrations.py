@@ -1,4 +1,3 @@
-import functools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,14 +27,14 @@ from rollcast.services.errors import (
     InvalidRolloutError,
     NotReadyError,
     RecordingError,
-    SpacesMismatchError,
 )
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.recording import RolloutWriter, read_rollouts
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
 from tests.buffers import make_buffer
-from tests.rollouts import CARTPOLE_LIKE, make_rollout
+from tests.integration.test_workers_with_buffer import make_workers
+from tests.rollouts import make_rollout
 from tests.two_substeps import SPACES as TWO_SUBSTEPS
 from tests.two_substeps import TwoSubsteps
 
@@ -124,22 +123,6 @@ class TestTheLimiterAfterwards:
         assert (limiter.inserts, limiter.samples) == (MIN_SIZE, 0)
         assert limiter.difference == RATIO * MIN_SIZE == (limiter.min_diff + limiter.max_diff) / 2
 
-    @pytest.mark.parametrize("n_rollouts", [5, 100])
-    def test_no_burst_of_samples_follows_and_no_insertion_waits(self, tmp_path: Path, n_rollouts: int):
-        buffer = demo_buffer(**LIMITED)
-        load(buffer, record(tmp_path / "demo", n_rollouts))
-        (rollout,) = played(1)
-        buffer.insert(rollout)
-        n_samples = 0
-        with pytest.raises(NotReadyError, match="waits for insertions"):
-            while True:
-                buffer.sample(BATCH)
-                n_samples += BATCH
-        assert n_samples <= ERROR_BUFFER + RATIO * 8, "the band, however much was loaded"
-        buffer.insert(rollout)
-        buffer.insert(rollout)
-        buffer.sample(BATCH)
-
     def test_below_the_minimum_actors_insert_the_rest(self, tmp_path: Path):
         buffer = demo_buffer(**LIMITED)
         assert load(buffer, record(tmp_path / "demo", 3)).endswith("it can be sampled after 16 more")
@@ -220,14 +203,6 @@ class TestWhatIsRefused:
             load(buffer, record(tmp_path / "demo", 1))
         assert buffer.size == 8
 
-    def test_rejects_other_spaces(self, tmp_path: Path):
-        with RolloutWriter(
-            tmp_path / "demo", RecordingHeader(spaces=CARTPOLE_LIKE, n_rollout_steps=T, n_envs=2)
-        ) as writer:
-            writer.append(make_rollout(n_steps=T))
-        with pytest.raises(SpacesMismatchError, match=r"at 0/observation: the reader has Box.*demo has Box"):
-            load(demo_buffer(), tmp_path / "demo")
-
     def test_rejects_empty_recording(self):
         with pytest.raises(ConfigurationError, match="demo has no rollouts"):
             load_demonstrations(demo_buffer(), [], source="demo")
@@ -296,27 +271,13 @@ class TestReplayedExperience:
 
 
 class TestWorkersWithBuffer:
-    def make_workers(self, initial: object, size: int = 40) -> BaseDistributedWorkersWithBuffer:
-        return BaseDistributedWorkersWithBuffer(
-            env_factory=COUNTING,
-            worker_policy=TorchPolicy(SPACES, PolicySpec(hidden_sizes=(4,))),
-            n_rollout_steps=T,
-            n_workers=1,
-            batch_size=8,
-            rollouts_per_iteration=3,
-            initial_sampling_policy=initial,
-            replay_buffer_size=1000,
-            initial_buffer_size=size,
-            split_rollouts_into_transitions=True,
-            env_instance_seeds=None,
-            replay_buffer_seed=0,
-            make_workers=functools.partial(SequentialDistributedActors, envs_per_actor=2),
-        )
+    def workers(self, initial: object) -> BaseDistributedWorkersWithBuffer:
+        return make_workers("sequential", n_workers=1, initial_sampling_policy=initial, replay_buffer_size=1000)
 
     @pytest.mark.parametrize(("n_rollouts", "size"), [(90, 720), (3, 40)])
     def test_file_fills_buffer_and_workers_fill_the_rest(self, tmp_path: Path, n_rollouts: int, size: int):
         path = record(tmp_path / "demo", n_rollouts)
-        with self.make_workers(path) as workers:
+        with self.workers(path) as workers:
             assert workers.buffer.size == size
             mean = workers.initial_statistics.get_stats_value(EpisodeEvents.episode_return, LogStatsLevel.EPOCH, "mean")
             assert mean == 15.0
@@ -327,13 +288,5 @@ class TestWorkersWithBuffer:
             assert workers.buffer.size == max(size, 48)
 
     def test_callable_provides_rollouts(self):
-        with self.make_workers(lambda: played(10)) as workers:
+        with self.workers(lambda: played(10)) as workers:
             assert workers.buffer.size == 80
-
-    def test_damaged_file_leaves_buffer_of_workers_empty(self, tmp_path: Path):
-        (tmp_path / "demo").write_bytes(b"")
-        workers = self.make_workers(None, 0)
-        with workers:
-            with pytest.raises(RecordingError, match="it is empty"):
-                workers.init_replay_buffer(tmp_path / "demo", 40, 0)
-            assert workers.buffer.size == 0

@@ -8,6 +8,7 @@ import pytest
 from rollcast.learner.replay.earlier_frames import EarlierFrames
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.batches import with_columns
 from tests.played_rollouts import World, random_ends
 
 T, B = 5, 3
@@ -21,12 +22,7 @@ def played(
 
 
 def without_frames(rollout: Rollout) -> Rollout:
-    return with_frames(rollout, None)
-
-
-def with_frames(rollout: Rollout, frames: object) -> Rollout:
-    columns = dataclasses.replace(rollout.substeps[FLAT_SUBSTEP], previous_observation=frames)
-    return dataclasses.replace(rollout, substeps={FLAT_SUBSTEP: columns})
+    return with_columns(rollout, previous_observation=None)
 
 
 def check_same_frames(rollout: Rollout, expected: Rollout) -> None:

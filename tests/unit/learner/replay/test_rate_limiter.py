@@ -203,38 +203,6 @@ def test_agrees_with_reverb_on_who_may_go_on(samples_per_insert, min_size, error
             assert max([n for n in range(1, 10) if may(n)], default=0) == int(step[1]), where
 
 
-def test_waiter_has_a_reason_and_continues_when_released():
-    changed = threading.Condition()
-    limiter = RateLimiter(1.0, min_size=4, max_insert=2, max_sample=4, changed=changed)
-    waits = threading.Event()
-    sampled = []
-
-    def sample() -> None:
-        def is_active() -> bool:
-            waits.set()
-            return True
-
-        with changed:
-            sampled.append(limiter.await_sample(4, 30, is_active))
-            limiter.sampled(4)
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    assert waits.wait(DEADLINE_S)
-    with changed:
-        limiter.inserted(2)
-    state = limiter.info()
-    (waiting,) = state.waiting
-    assert "a sample of 4 waits for" in waiting.reason
-    assert waiting.seconds >= 0
-    assert "a sample of 4 waits for" in str(state)
-    with changed:
-        limiter.inserted(2)
-    thread.join(DEADLINE_S)
-    assert sampled == [True]
-    assert limiter.info().waiting == ()
-
-
 def test_retrying_caller_counts_as_waiting_since_its_first_refusal(monkeypatch: pytest.MonkeyPatch):
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)

@@ -12,6 +12,7 @@ from rollcast.learner.replay.columns.steps import ENTRY, STEP, TRUNCATED, StepCo
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import InvalidRolloutError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, SubstepSpaces
+from tests.batches import with_columns
 from tests.played_rollouts import SPACES
 from tests.unit.learner.replay.test_buffer import make_buffer, played
 
@@ -31,11 +32,8 @@ def test_rejects_rollout_of_other_spaces_and_changes_nothing(field: str):
             "leaf": {"observation": {"a": columns.observation["a"]}},
             "final": {"final_observation": {}},
         }[field]
-        wrong = dataclasses.replace(
-            rollout,
-            substeps={FLAT_SUBSTEP: dataclasses.replace(columns, **changed)},
-            final_index=np.array([[0, 0]] if field == "final" else np.zeros((0, 2)), np.int32),
-        )
+        final_index = np.array([[0, 0]] if field == "final" else np.zeros((0, 2)), np.int32)
+        wrong = with_columns(dataclasses.replace(rollout, final_index=final_index), **changed)
     with pytest.raises(InvalidRolloutError, match="rollout 1 of 'a' does not fit the replay buffer"):
         buffer.insert(wrong)
     assert buffer.size == 0
@@ -46,19 +44,9 @@ def test_rejects_rollout_without_the_frames_before_it(frames: int | None):
     buffer, rollout = make_buffer(frame_stack=3), played()
     columns = rollout.substeps[FLAT_SUBSTEP]
     previous = frames and {path: leaf[:frames].swapaxes(0, 1) for path, leaf in columns.observation.items()}
-    wrong = dataclasses.replace(columns, previous_observation=previous or None)
     with pytest.raises(InvalidRolloutError, match=r"0/observation/a before the first step is .* instead of .*2, 2, 2"):
-        buffer.insert(dataclasses.replace(rollout, substeps={FLAT_SUBSTEP: wrong}))
+        buffer.insert(with_columns(rollout, previous_observation=previous or None))
     assert buffer.size == 0
-
-
-def test_stacks_have_their_own_layout():
-    layout = make_layout(RolloutShape(SPACES, 4), log_prob=False)
-    assert layout.stacked is layout
-    stacked = make_layout(RolloutShape(SPACES, 4, frame_stack=3), log_prob=False).stacked
-    assert [leaf.shape for leaf in stacked.substeps["0"].observation.values()] == [(3, 2), (3, 2, 3)]
-    assert stacked.observation_bytes == 3 * layout.observation_bytes
-    assert stacked.frame_stack == 1
 
 
 @pytest.mark.parametrize(("log_prob", "expected"), [(False, 8 + 6 + 8), (True, 8 + 6 + 8 + 4)])

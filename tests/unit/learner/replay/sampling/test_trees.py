@@ -22,23 +22,6 @@ def test_find_is_the_inverse_of_the_cumulative_sum(capacity: int):
     assert tree.total == leaves.sum()
 
 
-@pytest.mark.slow
-@given(
-    st.integers(1, 400),
-    st.lists(st.lists(st.tuples(st.integers(0, 399), st.floats(0, 1e6)), min_size=1), min_size=1, max_size=8),
-)
-def test_updates_change_total_and_leaves_and_the_last_duplicate_wins(capacity, batches):
-    tree, leaves = SumTree(capacity), np.zeros(capacity)
-    for batch in batches:
-        indices = np.array([index % capacity for index, _ in batch])
-        values = np.array([value for _, value in batch])
-        tree.set(indices, values)
-        for index, value in zip(indices, values, strict=True):
-            leaves[index] = value
-        np.testing.assert_array_equal(tree.get(np.arange(capacity)), leaves)
-        np.testing.assert_allclose(tree.total, leaves.sum())
-
-
 @pytest.mark.parametrize("n_sets", [2, 20, 400], ids=["few", "some", "more than there are nodes"])
 @pytest.mark.parametrize("capacity", [17, 5000, 40_000])
 def test_reading_after_many_updates_equals_reading_after_each(capacity: int, n_sets: int):

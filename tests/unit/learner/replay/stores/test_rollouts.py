@@ -1,4 +1,3 @@
-import dataclasses
 import tracemalloc
 
 import numpy as np
@@ -10,6 +9,7 @@ from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.columns.samples import ReplaySample
 from rollcast.services.errors import ConfigurationError, InvalidRolloutError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.batches import with_columns
 from tests.buffers import make_buffer
 from tests.played_rollouts import World, observations, on_host, random_ends
 
@@ -142,10 +142,9 @@ def test_removes_the_lowest_priority_first_and_never_uses_a_key_again():
 )
 def test_rejects_rollout_without_the_recurrent_state_it_keeps(initial_state: np.ndarray | None, found: str):
     rollout, _ = World(n_steps=T, has_reset_rows=False).play(np.zeros((T, 2), int))
-    columns = dataclasses.replace(rollout.substeps[FLAT_SUBSTEP], initial_state=initial_state)
     message = rf"substep '0' has {found}; expected float32 \[2, 3\], the states .*, in rollouts of {T} steps"
     with pytest.raises(InvalidRolloutError, match=message):
-        rollout_buffer(state_size=3).insert(dataclasses.replace(rollout, substeps={FLAT_SUBSTEP: columns}))
+        rollout_buffer(state_size=3).insert(with_columns(rollout, initial_state=initial_state))
 
 
 def test_drops_recurrent_states_that_it_does_not_keep():
