@@ -338,3 +338,8 @@ PARTS = [
 def same_state(one: PolicyState, other: PolicyState) -> bool:
     """Returns True if two policies have the same arrays, to the bit."""
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def without_noise(algorithm: Algorithm) -> PolicyState:
+    """Returns the policy, without what a resumed run sets again."""
+    return {name: array for name, array in algorithm.policy_state().items() if not name.startswith("exploration.")}

@@ -1,4 +1,4 @@
-"""Action masks in an update: targets, gradients and entropies are those of what is allowed."""
+"""Action masks in an update; `test_off_policy_oracles` has those of DQN and SAC, `test_r2d2` those of R2D2."""
 
 import dataclasses
 import math
@@ -7,17 +7,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
-from torch import Tensor
 from torch.distributions import Categorical
 
-from rollcast.learner.algorithms.critics import CriticEnsemble
-from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.batch import Batch
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
-from tests.batches import make_batch
+from tests.batches import make_batch, with_columns
 from tests.every_algorithm import make_algorithm
-from tests.learnt import first_gradient, joined, learnt, shake
+from tests.learnt import shake
 
 B = 6
 SPACES = {
@@ -33,7 +30,7 @@ NEXT_MASK = torch.tensor([[0, 1, 1], [1, 1, 1], [1, 0, 0], [1, 0, 1], [1, 1, 0],
 ACTION = torch.tensor([0, 2, 1, 2, 0, 1])
 
 
-def masked_batch(**changes: object) -> Batch:
+def masked_batch() -> Batch:
     batch = make_batch(n_steps=1, n_envs=B, action=ACTION[None] + 4)
     columns = batch.substeps["0"]
     seen = {
@@ -41,50 +38,7 @@ def masked_batch(**changes: object) -> Batch:
         "last_observation": {"action_mask": NEXT_MASK, "seen": columns.last_observation[""]},
         "final_observation": {"action_mask": NEXT_MASK[:0], "seen": columns.final_observation[""]},
     }
-    return dataclasses.replace(batch, substeps={"0": dataclasses.replace(columns, **seen)}, **changes)
-
-
-def observations(batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    columns = batch.substeps["0"]
-    return {path: leaf[0] for path, leaf in columns.observation.items()}, dict(columns.last_observation)
-
-
-def allowed_of(mask: Tensor) -> list[list[int]]:
-    """Indices of what is allowed in each row; all of them where nothing is."""
-    return [[i for i, bit in enumerate(row) if bit] or list(range(len(row))) for row in mask.tolist()]
-
-
-def make_sac(**settings: object) -> Sac:
-    sac = make_algorithm("sac", SPACES, SPEC, **{"discount": 0.9, "initial_temperature": 0.3, **settings})
-    shake(sac, "policy", "critics", "targets")
-    return sac
-
-
-def distributions(outputs: Tensor, mask: Tensor) -> list[Categorical]:
-    return [Categorical(logits=outputs[row][allowed]) for row, allowed in enumerate(allowed_of(mask))]
-
-
-def test_sac_policy_loss_covers_allowed_actions_only():
-    weights = torch.linspace(0.2, 1.0, B)
-    sac, batch = make_sac(critic_learning_rate=1e-12, target_entropy_ratio=0.5), masked_batch(weights=weights)
-    observation, _ = observations(batch)
-    critics = CriticEnsemble(SPACES, SPEC, substep_key="0")
-    critics.load_state_dict(learnt(sac, "critics"))
-    values = torch.minimum(*critics(observation)).detach()
-    policies = distributions(sac.policy.networks["0"](observation), MASK)
-    losses, entropies = [], []
-    for row, (pi, allowed) in enumerate(zip(policies, allowed_of(MASK), strict=True)):
-        entropies.append(pi.entropy())
-        losses.append(-0.3 * pi.entropy() - (pi.probs * values[row][allowed]).sum())
-    expected = joined(torch.autograd.grad((weights * torch.stack(losses)).mean(), list(sac.policy.parameters())))
-    metrics = sac.update(batch, progress=0.0)
-    torch.testing.assert_close(first_gradient(sac, "policy_optimizer"), expected, rtol=1e-3, atol=1e-5)
-    entropy = (weights * torch.stack(entropies).detach()).mean()
-    torch.testing.assert_close(metrics["entropy"], entropy, rtol=1e-3, atol=1e-4)
-    # Half the entropy of the uniform policy over 3, 2, 2, 1, 2 and 1 actions.
-    target = 0.5 * torch.tensor([3.0, 2.0, 2.0, 1.0, 2.0, 1.0]).log()
-    error = first_gradient(sac, "temperature_optimizer")
-    torch.testing.assert_close(error, entropy - (weights * target).mean(), rtol=1e-3, atol=1e-4)
+    return with_columns(batch, **seen)
 
 
 def test_impala_entropy_and_gradient_cover_allowed_actions_only():
@@ -93,12 +47,9 @@ def test_impala_entropy_and_gradient_cover_allowed_actions_only():
     # Action 1 is never allowed, and so its row of the output layer never moves.
     mask = torch.tensor([1, 0, 1], dtype=torch.int8).expand(1, B, 3)
     batch = masked_batch()
-    columns = batch.substeps["0"]
-    columns = dataclasses.replace(
-        columns, action=torch.tensor([[4, 6, 4, 6, 4, 6]]), observation={**columns.observation, "action_mask": mask}
-    )
-    batch = dataclasses.replace(batch, substeps={"0": columns})
-    logits = impala.policy.networks["0"](observations(batch)[0])[:, [0, 2]]
+    observation = {**batch.substeps["0"].observation, "action_mask": mask}
+    batch = with_columns(batch, action=torch.tensor([[4, 6, 4, 6, 4, 6]]), observation=observation)
+    logits = impala.policy.networks["0"]({path: leaf[0] for path, leaf in observation.items()})[:, [0, 2]]
     expected = Categorical(logits=logits).entropy().mean()
     metrics = impala.update(batch, progress=0.0)
     torch.testing.assert_close(metrics["entropy"], expected.detach())
@@ -122,12 +73,8 @@ def test_invalid_rows_may_have_any_mask(kind):
     last = {**columns.last_observation, "action_mask": torch.zeros(B, 3, dtype=torch.int8)}
     valid = torch.ones(1, B, dtype=torch.bool)
     valid[0, :2] = False
-    batch = dataclasses.replace(
-        batch,
-        substeps={"0": dataclasses.replace(columns, observation=observation, last_observation=last)},
-        valid=valid,
-        n_env_steps=B - 2,
-    )
+    batch = dataclasses.replace(batch, valid=valid, n_env_steps=B - 2)
+    batch = with_columns(batch, observation=observation, last_observation=last)
     for _ in range(3):
         metrics = algorithm.update(batch, progress=0.0)
         assert np.isfinite([float(value) for value in metrics.values()]).all()

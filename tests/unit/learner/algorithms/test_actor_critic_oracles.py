@@ -1,6 +1,5 @@
 """IMPALA, PPO and APPO against their losses as they are written down, with episodes that end in every way."""
 
-import dataclasses
 from collections.abc import Mapping
 
 import pytest
@@ -14,7 +13,7 @@ from rollcast.learner.algorithms.vtrace import vtrace
 from rollcast.learner.batch import Batch
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces
 from tests.actor_critics import ACTION_SPACE, IMAGES, SPEC, ActorCritic, bools
-from tests.batches import SPACES, make_batch
+from tests.batches import SPACES, make_batch, with_columns
 from tests.every_algorithm import make_algorithm
 from tests.learnt import first_gradient, joined, learnt
 
@@ -47,7 +46,7 @@ def with_images(batch: Batch) -> Batch:
         return {"image": torch.randint(0, 256, shape, dtype=torch.uint8, generator=rng), "vector": leaves[""]}
 
     observed = {name: seen(getattr(columns, name)) for name in ("observation", "last_observation", "final_observation")}
-    return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, **observed)})
+    return with_columns(batch, **observed)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_an_update_follows_the_gradient_of_the_documented_loss(kind: str, case: 
     log_pi = log_prob(ACTION_SPACE, parameters, columns.action.flatten()).view(5, 4)
     noise = 0.4 * torch.randn(5, 4, generator=torch.Generator().manual_seed(3))
     acted = (log_pi - torch.where(INVALID | overridden, 100.0, noise)).detach()
-    batch = dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, log_prob=acted)})
+    batch = with_columns(batch, log_prob=acted)
 
     critic = (TorsoValueCritic if shares else ValueCritic)(spaces, SPEC, substep_key=FLAT_SUBSTEP)
     critic.load_state_dict(learnt(algorithm, "critic"))

@@ -2,10 +2,8 @@ import pytest
 
 from rollcast.learner.algorithms.defaults import (
     ALGORITHM_DEFAULTS,
-    ALGORITHM_GROUPS,
     check_algorithm,
     foreign_groups,
-    short_name,
     with_algorithm_defaults,
 )
 from rollcast.learner.algorithms.minibatches import default_minibatch_steps
@@ -13,10 +11,6 @@ from rollcast.learner.settings.learning import LearnerSettings
 from rollcast.services.errors import ConfigurationError
 
 OWN = "my.module:Mine"
-
-
-def test_every_algorithm_has_defaults_and_groups():
-    assert ALGORITHM_DEFAULTS.keys() == ALGORITHM_GROUPS.keys()
 
 
 @pytest.mark.parametrize(
@@ -34,10 +28,6 @@ def test_every_algorithm_has_defaults_and_groups():
 )
 def test_foreign_groups_are_read_by_other_algorithms_only(algorithm: str, foreign: set[str]):
     assert foreign_groups(algorithm) == foreign
-
-
-def test_short_name_leaves_the_module_out():
-    assert [short_name(name) for name in ("sac", OWN)] == ["sac", "Mine"]
 
 
 def test_algorithms_are_those_that_there_are_and_classes_of_modules():

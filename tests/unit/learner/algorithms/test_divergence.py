@@ -6,9 +6,14 @@ from rollcast.services.errors import RollcastError
 from tests.delayed_copier import DelayedCopier
 
 
+def watch_by(copier: DelayedCopier | None = None) -> DivergenceWatch:
+    device = torch.device("cpu")
+    return DivergenceWatch(("policy loss", "value loss"), device=device, advice="Do less.", copier=copier)
+
+
 @pytest.fixture
 def watch() -> DivergenceWatch:
-    return DivergenceWatch(("policy loss", "value loss"), device=torch.device("cpu"), advice="Do less.")
+    return watch_by()
 
 
 def test_finite_numbers_pass(watch):
@@ -34,7 +39,7 @@ def update(watch: DivergenceWatch, value: float = 1.0) -> None:
 
 def test_a_device_is_looked_at_every_64_updates_by_a_copy_that_was_made_meanwhile():
     copier = DelayedCopier()
-    watch = DivergenceWatch(("policy loss", "value loss"), device=torch.device("cpu"), advice="", copier=copier)
+    watch = watch_by(copier)
     for _ in range(127):
         update(watch)
     assert (copier.n_sent, copier.n_waits) == (1, 0), "nothing has waited for the device"
@@ -44,9 +49,7 @@ def test_a_device_is_looked_at_every_64_updates_by_a_copy_that_was_made_meanwhil
 
 
 def test_what_a_device_has_recorded_is_found_at_the_look_after_the_next():
-    watch = DivergenceWatch(
-        ("policy loss", "value loss"), device=torch.device("cpu"), advice="", copier=DelayedCopier()
-    )
+    watch = watch_by(DelayedCopier())
     for _ in range(64):
         update(watch)
     update(watch, float("nan"))
@@ -59,9 +62,7 @@ def test_what_a_device_has_recorded_is_found_at_the_look_after_the_next():
 
 
 def test_a_copy_from_before_networks_were_loaded_is_forgotten():
-    watch = DivergenceWatch(
-        ("policy loss", "value loss"), device=torch.device("cpu"), advice="", copier=DelayedCopier()
-    )
+    watch = watch_by(DelayedCopier())
     for _ in range(64):
         update(watch, float("nan"))
     watch.clear()

@@ -15,7 +15,7 @@ from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
-from tests.batches import make_batch
+from tests.batches import make_batch, with_columns
 from tests.every_algorithm import make_algorithm, make_learners
 
 SEEN = Box(-np.inf, np.inf, (3,), np.float32)
@@ -70,9 +70,8 @@ def test_policy_state_has_standard_deviations():
     algorithm = make("impala", MOVING)
     assert {"log_std.scout", "log_std.base"} <= algorithm.policy_state().keys()
     batch = batch_of("base", n_steps=3)
-    columns = dataclasses.replace(batch.substeps["base"], action=torch.rand(3, 6, 1))
     before = algorithm.policy_state()
-    algorithm.update(dataclasses.replace(batch, substeps={"base": columns}), progress=0.0)
+    algorithm.update(with_columns(batch, action=torch.rand(3, 6, 1)), progress=0.0)
     after = algorithm.policy_state()
     assert (after["log_std.base"] != before["log_std.base"]).all()
     assert (after["log_std.scout"] == before["log_std.scout"]).all()
@@ -157,8 +156,3 @@ def test_rejects_substeps_with_different_heads():
         make("sac", spaces)
     assert make("impala", spaces).policy.spec.head == "default"
     assert make("sac", MOVING).policy.spec.head == "squashed_gaussian"
-
-
-def test_learns_from_replay_if_its_learners_do():
-    assert make("dqn").learns_from_replay
-    assert not make("impala").learns_from_replay

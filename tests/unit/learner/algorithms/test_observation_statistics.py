@@ -18,7 +18,7 @@ from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from tests.actor_critics import bools
-from tests.batches import SPACES, make_batch
+from tests.batches import SPACES, make_batch, with_columns
 from tests.delayed_copier import DelayedCopier
 from tests.every_algorithm import CASES
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
@@ -40,7 +40,7 @@ def with_observations(batch, change):
     (columns,) = batch.substeps.values()
     names = ("observation", "last_observation", "final_observation")
     changed = {name: {"": change(getattr(columns, name)[""])} for name in names}
-    return dataclasses.replace(batch, substeps={FLAT_SUBSTEP: dataclasses.replace(columns, **changed)})
+    return with_columns(batch, **changed)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""DQN and SAC against brute force in plain Python, row by row, over random ends, masks, weights and clips."""
+"""DQN and SAC against brute force, row by row, over random ends, masks, weights and clips."""
 
 import copy
 import dataclasses
@@ -11,6 +11,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributions import Categorical
 
 from rollcast.learner.algorithms.critics import CriticEnsemble
 from rollcast.learner.algorithms.dqn import Dqn
@@ -165,8 +166,13 @@ def test_sac_agrees_with_brute_force(seed: int, temperature: float, reward_scale
     sac = Sac(
         spaces,
         SPEC,
-        SacSettings(discount=0.9, initial_temperature=temperature, reward_scale=reward_scale, max_grad_norm=1e9),
-    )
+        SacSettings(
+            discount=0.9, initial_temperature=temperature, reward_scale=reward_scale, max_grad_norm=1e9,
+            target_entropy_ratio=0.5,
+            # critics that stay nearly where they are, since the policy asks them after their step
+            critic_learning_rate=1e-12,
+        ),
+    )  # fmt: skip
     shake(sac, "policy", "critics", "targets", deviation=0.5, seed=seed)
     critics, targets = (CriticEnsemble(spaces, SPEC, substep_key="0") for _ in range(2))
     critics.load_state_dict(learnt(sac, "critics"))
@@ -191,7 +197,19 @@ def test_sac_agrees_with_brute_force(seed: int, temperature: float, reward_scale
         errors.append(float(sum(error.abs() for error in both).detach()) / 2)
         loss = loss + weight * sum(0.5 * error**2 for error in both)
     expected = joined(torch.autograd.grad(loss, list(critics.parameters())))
+    policy_loss, entropy, target_entropy = torch.zeros(()), 0.0, 0.0
+    outputs, least = sac.policy.networks["0"](observation), values.detach().min(dim=0).values
+    for b, here in enumerate(allowed(observation, batch.reward.shape[1])):
+        pi, (_, weight) = Categorical(logits=outputs[b][here]), factors(batch, b)
+        policy_loss = policy_loss - weight * (temperature * pi.entropy() + (pi.probs * least[b][here]).sum())
+        entropy += weight * float(pi.entropy().detach())
+        target_entropy += weight * 0.5 * math.log(len(here))
+    expected_of_policy = joined(torch.autograd.grad(policy_loss, list(sac.policy.parameters())))
     metrics = sac.update(batch, progress=0.0)
+    torch.testing.assert_close(first_gradient(sac, "policy_optimizer"), expected_of_policy, rtol=1e-3, atol=1e-5)
+    assert float(metrics["entropy"]) == pytest.approx(entropy, rel=1e-3, abs=1e-4)
+    of_temperature = float(first_gradient(sac, "temperature_optimizer"))
+    assert of_temperature == pytest.approx(entropy - target_entropy, rel=1e-3, abs=1e-4)
     torch.testing.assert_close(sac.priorities, torch.tensor(errors), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(metrics["critic_loss"], loss.detach(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(first_gradient(sac, "critic_optimizer"), expected, rtol=1e-4, atol=1e-5)

@@ -12,7 +12,7 @@ import torch
 from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from tests.accelerator import Accelerator
-from tests.every_algorithm import CASES, PARTS, same_state
+from tests.every_algorithm import CASES, PARTS, same_state, without_noise
 
 pytestmark = pytest.mark.slow
 
@@ -121,11 +121,6 @@ def test_a_generator_of_another_device_draws_the_same_after_each_load(name: str,
         case.update(restored, case.batches("cpu"))
         states.append(restored.policy_state())
     assert same_state(*states)
-
-
-def without_noise(algorithm: Algorithm) -> dict[str, np.ndarray]:
-    """The policy, without what a resumed run sets again."""
-    return {name: array for name, array in algorithm.policy_state().items() if not name.startswith("exploration.")}
 
 
 def reseed(algorithm: Algorithm) -> None:

@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rollcast.learner.algorithms.algorithm import Algorithm
 from rollcast.learner.devices.determinism import deterministic_arithmetic
-from tests.every_algorithm import CASES, same_state
+from tests.every_algorithm import CASES, same_state, without_noise
 from tests.tolerances import tf32_as_it_was
 
 pytestmark = [
@@ -95,7 +94,7 @@ def test_a_checkpoint_goes_on_upon_the_other_device(name: str, devices: tuple[st
         case.update(saved, case.batches(first))
     saved.save(tmp_path)
     restored.load(tmp_path)
-    assert same_state(learnt(restored), learnt(saved))
+    assert same_state(without_noise(restored), without_noise(saved))
     case.update(restored, case.batches(second, seed=1))
     assert all(np.isfinite(array).all() for array in restored.policy_state().values())
     assert restored.n_updates == 3 * case.n_substeps
@@ -117,8 +116,3 @@ def test_making_an_algorithm_leaves_the_gpus_generator_alone():
     before = torch.cuda.get_rng_state()
     CASES["sac: box"].make(DEVICE, seed=5)
     assert torch.equal(torch.cuda.get_rng_state(), before)
-
-
-def learnt(algorithm: Algorithm) -> dict[str, np.ndarray]:
-    """The policy, without what a resumed run sets again."""
-    return {name: array for name, array in algorithm.policy_state().items() if not name.startswith("exploration.")}

@@ -22,25 +22,6 @@ def settings_of(algorithm: str, *options: str) -> TrainSettings:
     return TrainSettings.from_command_line("rollcast train", ["--algorithm", algorithm, *options])
 
 
-def test_default_checkpoint_makes_the_next_update_the_same(tmp_path):
-    whole, part = made(EXAMPLE), made(EXAMPLE, learning_rate=9.0)
-    for seed in range(3):
-        whole.update(make_batch(seed=seed), progress=0.0)
-    whole.save(tmp_path)
-    part = made(EXAMPLE)
-    assert part.n_updates == 0
-    part.load(tmp_path)
-    assert part.n_updates == 3
-    for algorithm in (whole, part):
-        algorithm.update(make_batch(seed=7), progress=0.0)
-    for name, array in whole.policy_state().items():
-        np.testing.assert_array_equal(part.policy_state()[name], array, strict=True)
-    part.save(tmp_path / "part")
-    whole.save(tmp_path / "whole")
-    saved = [(tmp_path / name / "algorithm.safetensors").read_bytes() for name in ("part", "whole")]
-    assert saved[0] == saved[1], "critic and optimiser, too"
-
-
 def test_loaded_optimiser_keeps_current_settings(tmp_path):
     before = made(EXAMPLE)
     before.update(make_batch(), progress=0.0)

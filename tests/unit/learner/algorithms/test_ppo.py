@@ -51,14 +51,6 @@ def test_a_minibatch_of_one_step_has_its_advantage_as_it_is():
     assert any(array.any() for array in moved[0].values())
 
 
-def test_clip_range_bounds_how_far_the_policy_moves():
-    moved = {}
-    for clip_range in (0.05, 10.0):
-        ppo = make_ppo(clip_range=clip_range, n_epochs=40, learning_rate=1e-2)
-        moved[clip_range] = float(ppo.update(on_policy_batch(ppo), progress=0.0)["approx_kl"])
-    assert moved[0.05] < 0.2 * moved[10.0]
-
-
 def test_target_kl_ends_the_passes():
     ppo = make_ppo(target_kl=1e-3, n_epochs=50, learning_rate=1e-2)
     metrics = ppo.update(on_policy_batch(ppo), progress=0.0)

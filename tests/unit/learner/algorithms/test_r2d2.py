@@ -18,7 +18,7 @@ from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
-from tests.batches import build_batch
+from tests.batches import build_batch, with_columns
 from tests.learnt import first_gradient, joined, learnt, shake
 
 N_ACTIONS, START, T, GAMMA = 3, 2, 9, 0.9
@@ -255,9 +255,8 @@ def test_rejects_policy_without_a_memory():
 
 
 def test_rejects_batch_without_recurrent_states():
-    columns = dataclasses.replace(some_batch().substeps["0"], initial_state=None)
     with pytest.raises(ConfigurationError, match="no recurrent states, with a burn-in of 2 steps; expected the states"):
-        make_r2d2().update(some_batch(substeps={"0": columns}), progress=0.0)
+        make_r2d2().update(with_columns(some_batch(), initial_state=None), progress=0.0)
 
 
 # sqrt(2) - 1, sqrt(4) - 1, sqrt(100) - 1, and so on, and a thousandth of x

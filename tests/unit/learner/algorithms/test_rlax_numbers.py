@@ -17,7 +17,7 @@ from rollcast.learner.algorithms.dqn_settings import DqnSettings
 from rollcast.learner.algorithms.impala import impala_loss
 from rollcast.learner.algorithms.ppo_loss import ppo_loss
 from rollcast.learner.algorithms.r2d2 import n_step_returns
-from rollcast.learner.algorithms.vtrace import VTraceReturns, gae, vtrace
+from rollcast.learner.algorithms.vtrace import Gae, VTraceReturns, gae, vtrace
 from rollcast.learner.ranks.reduction import ALONE
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
@@ -35,6 +35,12 @@ def columns(rows: list[list[float]]) -> Tensor:
 
 def continues(like: Tensor) -> Tensor:
     return torch.ones_like(like, dtype=torch.bool)
+
+
+def gae_of(reward: Tensor, discount: Tensor, value: Tensor, lambda_: float) -> Gae:
+    """GAE over values that have a row more than the rewards."""
+    given = {"r_t": reward, "discount_t": discount, "continues_t": continues(reward)}
+    return gae(**given, v_t=value[:-1], v_tp1=value[1:], lambda_=lambda_)
 
 
 def vtrace_of_the_case(*, lambda_: float = 1.0) -> tuple[VTraceReturns, Tensor, Tensor]:
@@ -76,16 +82,8 @@ def test_vtrace_targets_are_the_values_moved_by_weighted_advantages():
     ],
 )
 def test_lambda_returns_and_discounted_returns(lambda_: float, expected: list[list[float]]):
-    next_value = columns(NEXT_VALUES)
-    value = torch.cat([torch.zeros(1, 2), next_value[:-1]])  # the first one changes no return
-    target = gae(
-        r_t=columns(REWARDS),
-        discount_t=columns(DISCOUNTS),
-        continues_t=continues(value),
-        v_t=value,
-        v_tp1=next_value,
-        lambda_=lambda_,
-    ).target
+    value = torch.cat([torch.zeros(1, 2), columns(NEXT_VALUES)])  # the first one changes no return
+    target = gae_of(columns(REWARDS), columns(DISCOUNTS), value, lambda_).target
     torch.testing.assert_close(target, columns(expected), rtol=1e-5, atol=1e-6)
 
 
@@ -117,14 +115,7 @@ def test_generalised_advantages(lambda_: float, expected: list[list[float]]):
     value = columns([[1.0, 4.0, -3.0, -2.0, -1.0, -1.0], [-3.0, -2.0, -1.0, 0.0, 5.0, -1.0]])
     reward = columns([[0.0, 0.0, 1.0, 0.0, -0.5], [0.0, 0.0, 0.0, 0.0, 1.0]])
     discount = columns([[0.99] * 5, [0.9, 0.9, 0.9, 0.0, 0.9]])
-    advantage = gae(
-        r_t=reward,
-        discount_t=discount,
-        continues_t=continues(reward),
-        v_t=value[:-1],
-        v_tp1=value[1:],
-        lambda_=lambda_,
-    ).advantage
+    advantage = gae_of(reward, discount, value, lambda_).advantage
     torch.testing.assert_close(advantage, columns(expected), rtol=0.0, atol=1e-3)
 
 
@@ -132,9 +123,7 @@ def test_td_lambda_errors():
     value = columns([[1.1, -1.1, 3.1, 2.2], [2.1, -1.1, -2.1, -1.2]])
     reward = columns([[-1.3, -1.3, 2.3], [1.3, 5.3, -3.3]])
     discount = columns([[0.0, 0.89, 0.85], [0.88, 1.0, 0.83]])
-    returns = gae(
-        r_t=reward, discount_t=discount, continues_t=continues(reward), v_t=value[:-1], v_tp1=value[1:], lambda_=0.75
-    )
+    returns = gae_of(reward, discount, value, 0.75)
     expected = columns([[-2.4, 3.2732253, 1.0700002], [-0.01701999, 2.6529999, -2.196]])
     torch.testing.assert_close(returns.advantage, expected, rtol=1e-4, atol=1e-6)
 

@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from rollcast.learner.batch import Batch
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces
-from tests.batches import BOX_SPACES, SPACES, B, transition_batch
+from tests.batches import BOX_SPACES, SPACES, B, transition_batch, with_columns
 from tests.learnt import first_gradient, joined, learnt, shake, teach
 
 SPEC = PolicySpec(hidden_sizes=(16, 16), activation="relu")
@@ -191,8 +190,7 @@ def test_critics_value_clipped_actions_as_executed():
     found = []
     for action in (chosen, executed):
         sac, batch = make_sac(box=True), transition_batch(box=True)
-        columns = dataclasses.replace(batch.substeps["0"], action=action)
-        metrics = sac.update(dataclasses.replace(batch, substeps={"0": columns}), progress=0.0)
+        metrics = sac.update(with_columns(batch, action=action), progress=0.0)
         found.append((metrics["critic_loss"], sac.priorities, learnt(sac)))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 

@@ -10,9 +10,8 @@ from rollcast.learner.algorithms.trajectories import (
     states_before_ends,
     weighted_variance,
 )
-from rollcast.learner.algorithms.transitions import transitions_of, with_head
+from rollcast.learner.algorithms.transitions import transitions_of
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.policies.policies import PolicySpec
 from tests.batches import B, make_batch, transition_batch
 
 T, F = True, False
@@ -78,9 +77,3 @@ def test_rejects_trajectories_and_other_substeps():
         transitions_of(make_batch(), "0", discount=0.9, reward_scale=1.0)
     with pytest.raises(ConfigurationError, match=r"holds the substeps \['0'\]; expected \['red'\]"):
         transitions_of(transition_batch(), "red", discount=0.9, reward_scale=1.0)
-
-
-def test_head_is_replaced_unless_the_spec_has_another_one():
-    assert with_head(PolicySpec(activation="relu"), "q_values") == PolicySpec(activation="relu", head="q_values")
-    with pytest.raises(ConfigurationError, match="head is 'q_values'; the algorithm needs 'default'"):
-        with_head(PolicySpec(head="q_values"), "default")

