@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from rollcast.learner.batch import Batch
+from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.learner.batching.batcher import N_SLOTS, Batcher, FinishedBatch
 from rollcast.learner.devices.copier import Copier, make_copier
 from rollcast.learner.queueing.queue import RolloutSlice
@@ -13,6 +13,7 @@ from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.rollouts.rollouts import EpisodeStatistics, Rollout
 from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic, EventValue
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from tests.batches import with_columns
 from tests.delayed_copier import DelayedCopier
 from tests.front_padding import pad_front
 from tests.rollouts import CARTPOLE_LIKE, make_rollout
@@ -61,15 +62,6 @@ def test_final_observations_follow_their_trajectory():
     assert batch.final_index.tolist() == [[2, 0], [1, 1]]
     assert batch.substeps[FLAT_SUBSTEP].final_observation[""][:, 0].tolist() == [8.0, 7.0]
     assert [episode.env_index for episode in batch.episodes] == [1, 0]
-
-
-def test_reset_rows_are_masked_and_not_counted():
-    valid = np.array([[True, True], [False, True], [True, True]])
-    batcher = make_batcher(2)
-    batcher.add(RolloutSlice(make_rollout(valid=valid), 0, 2))
-    batch = batcher.finish().ready()
-    np.testing.assert_array_equal(batch.valid.numpy(), valid)
-    assert batch.n_env_steps == 5
 
 
 def test_what_one_batch_held_is_forgotten_in_the_next():
@@ -164,19 +156,10 @@ def test_trajectories_without_a_transition_may_keep_their_places():
 def test_a_final_observation_of_a_row_that_holds_nothing_is_left_out():
     batcher = make_batcher(2)
     rollout = padded([2, 0], final_index=[(2, 0), (1, 1)])
-    columns = rollout.substeps[FLAT_SUBSTEP]
-    rollout = dataclasses.replace(
-        rollout,
-        final_index=np.concatenate([[(0, 0)], rollout.final_index]).astype(np.int32),
-        substeps={
-            FLAT_SUBSTEP: dataclasses.replace(
-                columns,
-                final_observation={
-                    "": np.concatenate([np.full((1, 4), 3e38, np.float32), columns.final_observation[""]])
-                },
-            )
-        },
-    )
+    finals = rollout.substeps[FLAT_SUBSTEP].final_observation[""]
+    index = np.concatenate([[(0, 0)], rollout.final_index]).astype(np.int32)
+    more = {"": np.concatenate([np.full((1, 4), 3e38, np.float32), finals])}
+    rollout = with_columns(dataclasses.replace(rollout, final_index=index), final_observation=more)
     batcher.add(RolloutSlice(rollout, 0, 2))
     batch = batcher.finish().ready()
     assert batch.final_index.tolist() == [[2, 0], [1, 1]]
@@ -251,18 +234,6 @@ class TestCopies:
 
 
 def to_cpu(batch: Batch) -> Batch:
-    (columns,) = batch.substeps.values()
-    return dataclasses.replace(
-        batch,
-        reward=batch.reward.cpu(),
-        valid=batch.valid.cpu(),
-        final_index=batch.final_index.cpu(),
-        substeps={
-            FLAT_SUBSTEP: dataclasses.replace(
-                columns,
-                observation={path: leaf.cpu() for path, leaf in columns.observation.items()},
-                action=columns.action.cpu(),
-                final_observation={path: leaf.cpu() for path, leaf in columns.final_observation.items()},
-            )
-        },
-    )
+    common = {name: getattr(batch, name).cpu() for name in ("reward", "valid", "final_index")}
+    substeps = {key: columns.map(torch.Tensor.cpu, BatchColumns) for key, columns in batch.substeps.items()}
+    return dataclasses.replace(batch, **common, substeps=substeps)

@@ -28,8 +28,11 @@ TWO_SUBSTEPS = {
 }
 
 
+MakeActors = Callable[..., RemoteDistributedActors]
+
+
 @pytest.fixture
-def make_actors() -> Iterator[Callable[..., RemoteDistributedActors]]:
+def make_actors() -> Iterator[MakeActors]:
     made: list[RemoteDistributedActors] = []
 
     def make(*, spaces: EnvironmentSpaces = CARTPOLE_LIKE, factor: float = 2.0, **options: object):
@@ -51,9 +54,7 @@ def dial(actors: RemoteDistributedActors, actor_id: str = "a") -> DialledActor:
     return DialledActor(actors.addresses[0], actor_id, spaces=actors.policy.spaces, n_envs=N_ENVS)
 
 
-def after_one_batch(
-    make_actors: Callable[..., RemoteDistributedActors], **options: object
-) -> tuple[RemoteDistributedActors, DialledActor]:
+def after_one_batch(make_actors: MakeActors, **options: object) -> tuple[RemoteDistributedActors, DialledActor]:
     """Returns actors of which one batch was collected, and the actor that has sent it."""
     actors = make_actors(**options)
     stream = dial(actors)
@@ -94,9 +95,7 @@ def assembled(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return is_assembled
 
 
-def test_assembling_ahead_gives_no_credit(
-    make_actors: Callable[..., RemoteDistributedActors], assembled: threading.Event
-):
+def test_assembling_ahead_gives_no_credit(make_actors: MakeActors, assembled: threading.Event):
     """The bound on staleness counts what is assembled as queued: no second credit is given in its place."""
     actors, stream = after_one_batch(make_actors, factor=1.0)
     stream.send(3, 4)
@@ -108,7 +107,7 @@ def test_assembling_ahead_gives_no_credit(
 
 
 def test_a_checkpoint_has_what_was_learnt_from_and_nothing_that_is_assembled(
-    make_actors: Callable[..., RemoteDistributedActors], assembled: threading.Event, tmp_path: Path
+    make_actors: MakeActors, assembled: threading.Event, tmp_path: Path
 ):
     durable = DurableRollouts(tmp_path, max_bytes=1 << 30, ask_for_checkpoint=lambda: None)
     actors = make_actors(durable=durable)
@@ -125,9 +124,7 @@ def test_a_checkpoint_has_what_was_learnt_from_and_nothing_that_is_assembled(
     assert actors.state()["log"]["open_runs"] == ()
 
 
-def test_trajectories_without_a_transition_are_replaced_in_their_round(
-    make_actors: Callable[..., RemoteDistributedActors],
-):
+def test_trajectories_without_a_transition_are_replaced_in_their_round(make_actors: MakeActors):
     actors = make_actors(on_policy=True, collect_timeout_s=20.0)
     stream = dial(actors)
     valid = np.array([[True, False]] * 3)
@@ -142,7 +139,7 @@ def test_trajectories_without_a_transition_are_replaced_in_their_round(
 
 
 def test_interrupting_ends_collecting_even_if_a_batch_is_ready(
-    make_actors: Callable[..., RemoteDistributedActors], assembled: threading.Event, monkeypatch: pytest.MonkeyPatch
+    make_actors: MakeActors, assembled: threading.Event, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rollcast.learner.actors.served.LOOK_S", -1.0)  # it looks each time
     actors, stream = after_one_batch(make_actors)
@@ -153,16 +150,14 @@ def test_interrupting_ends_collecting_even_if_a_batch_is_ready(
         actors.collect_outputs("cpu")
 
 
-def test_a_wait_that_is_too_long_ends_with_who_is_waited_for(make_actors: Callable[..., RemoteDistributedActors]):
+def test_a_wait_that_is_too_long_ends_with_who_is_waited_for(make_actors: MakeActors):
     actors, stream = after_one_batch(make_actors, collect_timeout_s=0.3)
     stream.send(3)
     with pytest.raises(CollectTimeoutError, match=r"learner waits for rollouts from .*a has been quiet"):
         actors.collect_outputs("cpu")
 
 
-def test_metrics_say_how_many_batches_were_ready(
-    make_actors: Callable[..., RemoteDistributedActors], assembled: threading.Event
-):
+def test_metrics_say_how_many_batches_were_ready(make_actors: MakeActors, assembled: threading.Event):
     actors, stream = after_one_batch(make_actors)
     assert actors.metrics()["assembly/ready_fraction"] == 0.0
     stream.send(3, 4)
@@ -183,9 +178,7 @@ def test_metrics_say_how_many_batches_were_ready(
         ({"spaces": TWO_SUBSTEPS, "max_policy_lag": 3}, False),
     ],
 )
-def test_there_is_no_thread_where_it_cannot_help(
-    make_actors: Callable[..., RemoteDistributedActors], options: dict[str, object], is_there: bool
-):
+def test_there_is_no_thread_where_it_cannot_help(make_actors: MakeActors, options: dict[str, object], is_there: bool):
     actors = make_actors(**options)
     actors.interrupt()
     with pytest.raises(CollectInterruptedError):
@@ -193,9 +186,7 @@ def test_there_is_no_thread_where_it_cannot_help(
     assert thread_is_there() is is_there
 
 
-def test_a_restart_begins_with_nothing_assembled(
-    make_actors: Callable[..., RemoteDistributedActors], assembled: threading.Event
-):
+def test_a_restart_begins_with_nothing_assembled(make_actors: MakeActors, assembled: threading.Event):
     actors, stream = after_one_batch(make_actors)
     stream.send(3, 4)
     assert assembled.wait(DEADLINE_S)
@@ -208,9 +199,7 @@ def test_a_restart_begins_with_nothing_assembled(
     assert collect(actors) == [1, 2]
 
 
-def test_a_credit_names_the_oldest_policy_whose_rollout_is_not_stale_from_its_start(
-    make_actors: Callable[..., RemoteDistributedActors],
-):
+def test_a_credit_names_the_oldest_policy_whose_rollout_is_not_stale_from_its_start(make_actors: MakeActors):
     # An actor that has lost a version would otherwise play with an older one for ever.
     actors = make_actors(max_policy_lag=2)
     for _ in range(4):
@@ -220,7 +209,7 @@ def test_a_credit_names_the_oldest_policy_whose_rollout_is_not_stale_from_its_st
 
 
 def test_does_not_ask_all_actors_whom_it_waits_for_after_each_stale_rollout(
-    make_actors: Callable[..., RemoteDistributedActors], monkeypatch: pytest.MonkeyPatch
+    make_actors: MakeActors, monkeypatch: pytest.MonkeyPatch
 ):
     n_stale = 8
     actors = make_actors(max_policy_lag=0, factor=9.0)

@@ -1,4 +1,3 @@
-import dataclasses
 import logging
 import math
 import threading
@@ -10,6 +9,7 @@ from rollcast.learner.queueing.queue import RolloutQueue, RolloutSlice, queue_ca
 from rollcast.learner.queueing.stale_trajectories import FreshDestination, StaleTrajectories
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process import waiting
+from tests.batches import with_columns
 from tests.processes import DEADLINE_S, wait_until
 from tests.rollouts import always, make_rollout
 
@@ -26,9 +26,7 @@ def test_first_in_first_out_in_slices():
 
 def test_slice_as_a_rollout_has_the_states_and_frames_of_its_trajectories():
     state, frames = np.arange(6, dtype=np.float32).reshape(3, 2), np.arange(12, dtype=np.float32).reshape(3, 1, 4)
-    rollout = make_rollout(n_envs=3, initial_state=state)
-    columns = dataclasses.replace(rollout.substeps["0"], previous_observation={"": frames})
-    rollout = dataclasses.replace(rollout, substeps={"0": columns})
+    rollout = with_columns(make_rollout(n_envs=3, initial_state=state), previous_observation={"": frames})
     cut = RolloutSlice(rollout, 1, 3).to_rollout().substeps["0"]
     np.testing.assert_array_equal(cut.initial_state, state[1:])
     np.testing.assert_array_equal(cut.previous_observation[""], frames[1:])
@@ -76,11 +74,9 @@ def test_close_refuses_and_wakes():
 
 
 def wait_in_thread(queue: RolloutQueue, enough: int) -> tuple[threading.Thread, list[RolloutSlice | None]]:
-    """A consumer that has begun to wait."""
     taken: list[RolloutSlice | None] = []
     thread = threading.Thread(target=lambda: taken.append(queue.get(9, 20, enough=enough)))
     thread.start()
-    wait_until(lambda: queue._room.n_awaited == enough, "the consumer to wait")
     return thread, taken
 
 
@@ -98,7 +94,10 @@ def test_a_consumer_is_woken_once_there_is_enough():
 def test_a_consumer_takes_less_than_enough_from_a_queue_where_somebody_waits_for_room():
     queue = RolloutQueue(2)
     consumer, taken = wait_in_thread(queue, 9)
-    for sequence in range(1, 6):
+    queue.put(make_rollout(sequence=1), is_active=always)
+    wait_until(lambda: queue.reserve(1), "the consumer to wait, so that there is more room")
+    queue.release(1)
+    for sequence in range(2, 6):
         queue.put(make_rollout(sequence=sequence), is_active=always)
     assert consumer.is_alive()
     assert queue.size == 10, "what the consumer waits for is no burden"

@@ -32,11 +32,15 @@ class Gate:
         return 7, WEIGHTS
 
 
+def seen_by(seed: int, n: int) -> list[np.ndarray]:
+    """n observations, the frames before them, and the states."""
+    random = np.random.default_rng(seed)
+    return [random.uniform(-1, 1, shape).astype(np.float32) for shape in ((n, 3), (n, 1, 3), (n, 2))]
+
+
 def call(acting: BatchedActing, seed: int, n: int, *, deterministic: bool = True):
     """Acts for n observations, and returns what came out: actions, version, and the next states."""
-    random = np.random.default_rng(seed)
-    observation, previous = (random.uniform(-1, 1, shape).astype(np.float32) for shape in ((n, 3), (n, 1, 3)))
-    state = random.uniform(-1, 1, (n, 2)).astype(np.float32)
+    observation, previous, state = seen_by(seed, n)
     action, version = acting.act(
         {"": observation}, substep_key="0", deterministic=deterministic, state=state, previous={"": previous}
     )
@@ -44,9 +48,7 @@ def call(acting: BatchedActing, seed: int, n: int, *, deterministic: bool = True
 
 
 def alone(seed: int, n: int):
-    random = np.random.default_rng(seed)
-    observation, previous = (random.uniform(-1, 1, shape).astype(np.float32) for shape in ((n, 3), (n, 1, 3)))
-    state = random.uniform(-1, 1, (n, 2)).astype(np.float32)
+    observation, previous, state = seen_by(seed, n)
     policy = make_policy(SPACES, SPEC, seed=0)
     policy.load(7, WEIGHTS)
     stack = np.concatenate([previous, observation[:, None]], axis=1)

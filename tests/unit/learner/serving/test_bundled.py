@@ -70,12 +70,8 @@ def test_with_room_a_rollout_is_answered_at_once_and_without_another_thread():
 
 
 def test_without_room_a_rollout_waits_for_its_turn_and_no_thread_with_it():
-    intake = Intake(capacity=2)
-    first, second = Bundled(intake, "a"), Bundled(intake, "b")
-    first.submit(1)
     threads = set(threading.enumerate())
-    second.submit(1)
-    assert (first.acknowledged(), second.acknowledged()) == ([0, 1], [0])
+    intake, second = with_one_that_waits()
     assert threads.issuperset(threading.enumerate())
     assert taken(intake) == ("a", 1)
     second.do_all()

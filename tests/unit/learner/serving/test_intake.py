@@ -5,14 +5,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rollcast.learner.queueing.queue import RolloutQueue
 from rollcast.learner.serving.assignment import OneLearner
 from rollcast.learner.serving.credits import CreditRule
-from rollcast.learner.serving.intake import RolloutIntake
-from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
-from rollcast.learner.serving.stream import IntakeStream
-from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import (
     ConfigurationError,
     LimitExceededError,
@@ -21,23 +16,16 @@ from rollcast.services.errors import (
     SpacesMismatchError,
 )
 from rollcast.services.joining.join import JoinOffer
-from rollcast.services.policies.policies import BUILT_IN_NETWORKS, PolicySpec
+from rollcast.services.policies.policies import BUILT_IN_NETWORKS
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState
 from tests.processes import DEADLINE_S, wait_until
-from tests.rollouts import CARTPOLE_LIKE, always, make_rollout
-from tests.unit.learner.serving.intakes import Intake, offer
+from tests.rollouts import always, make_rollout
+from tests.unit.learner.serving.intakes import Intake, offer, passes_nothing_on
 
 
 def test_an_actor_whose_rollouts_would_be_above_the_limit_is_refused_at_join():
-    intake = RolloutIntake(
-        ActorRegistry(max_actors=2, join_lease_s=60.0),
-        RolloutQueue(4),
-        seeds=ActorSeeds(0),
-        rollout_shape=RolloutShape(CARTPOLE_LIKE, 3, 4),
-        policy=PolicySpec(),
-        max_rollout_bytes=1000,
-    )
+    intake = Intake(max_rollout_bytes=1000).intake
     intake.join(offer(n_envs=2))
     with pytest.raises(LimitExceededError, match=r"3 steps of 100 environments has \d+ bytes; expected at most 1000"):
         intake.join(offer(actor_id="b", n_envs=100))
@@ -138,22 +126,11 @@ def test_actors_in_step_do_not_play_by_the_clock():
     intake.join(offer(n_envs=4))
 
 
-def passes_on(stream: IntakeStream) -> None:
-    with pytest.raises(NotReadyError):
-        stream.accept(make_rollout(sequence=1), is_active=always)
-
-
 def test_a_stream_that_does_not_give_up_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rollcast.learner.serving.intake._TAKE_OVER_S", 0.05)
     intake = Intake()
-    old, entered, goes_on = intake.join_and_open(), threading.Event(), threading.Event()
-
-    def put_late(*_rollout: object, **_options: object) -> bool:
-        entered.set()
-        return not goes_on.wait(20)
-
-    intake.queue.put = put_late
-    passing_on = threading.Thread(target=passes_on, args=(old,))
+    old, (entered, goes_on) = intake.join_and_open(), intake.refuse_late()
+    passing_on = threading.Thread(target=passes_nothing_on, args=(old,))
     passing_on.start()
     assert entered.wait(DEADLINE_S)
     with pytest.raises(NotReadyError, match="still delivers a rollout"):

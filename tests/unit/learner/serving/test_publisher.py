@@ -64,15 +64,6 @@ class LateState(Mapping):
         return len(self._there())
 
 
-def test_versions_count_from_one_and_each_is_encoded_once(publisher):
-    state = TorchPolicy(CARTPOLE_LIKE, SPEC).state_arrays()
-    assert publisher.version == 0
-    assert [publisher.publish(state) for _ in range(3)] == [1, 2, 3]
-    first, again = publisher.newest(), publisher.newest()
-    assert first is again
-    assert first.version == publisher.version == 3
-
-
 def test_trainer_goes_on_while_a_version_is_encoded_and_those_between_are_left_out(publisher):
     late = LateState({"w": np.zeros(1, np.float32)})
     assert publisher.publish(late) == 1

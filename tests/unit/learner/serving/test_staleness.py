@@ -11,14 +11,10 @@ from hypothesis import strategies as st
 from rollcast.learner.queueing.queue import RolloutQueue, queue_capacity
 from rollcast.learner.queueing.room import Turn
 from rollcast.learner.serving.intake import RolloutIntake
-from rollcast.learner.serving.registry import ActorRegistry
-from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.stream import IntakeStream
-from rollcast.services.columns.shape import RolloutShape
-from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout
-from tests.rollouts import CARTPOLE_LIKE, make_rollout
-from tests.unit.learner.serving.intakes import offer
+from tests.rollouts import make_rollout
+from tests.unit.learner.serving.intakes import Intake, offer
 
 
 class SteppedQueue(RolloutQueue):
@@ -142,14 +138,7 @@ def test_rollout_is_at_most_so_many_updates_old(
     capacity = queue_capacity(batch_size, factor)
     assume(n_envs <= capacity)
     learner, rng = Learner(capacity, batch_size), random.Random(seed)
-    registry = ActorRegistry(max_actors=n_actors)
-    intake = RolloutIntake(
-        registry,
-        learner.queue,
-        seeds=ActorSeeds(0),
-        rollout_shape=RolloutShape(CARTPOLE_LIKE, 1, 1),
-        policy=PolicySpec(),
-    )
+    intake = Intake(queue=learner.queue, max_actors=n_actors).intake
     actors = [Actor(index, intake, learner, n_envs) for index in range(n_actors)]
     on_their_way = OnTheirWay(learner.queue)
 

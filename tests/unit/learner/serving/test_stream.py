@@ -9,7 +9,6 @@ from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.queueing.queue import RolloutQueue
 from rollcast.learner.serving.credits import CreditRule
 from rollcast.learner.serving.rounds import Rounds
-from rollcast.learner.serving.stream import IntakeStream
 from rollcast.services.errors import (
     DuplicateSequenceError,
     InvalidRolloutError,
@@ -26,7 +25,7 @@ from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.status.status import ActorState
 from tests.processes import DEADLINE_S
 from tests.rollouts import always, make_rollout
-from tests.unit.learner.serving.intakes import Intake, offer
+from tests.unit.learner.serving.intakes import Intake, offer, passes_nothing_on
 
 
 def test_a_second_credit_is_backed_by_room_in_the_queue():
@@ -130,8 +129,7 @@ def test_a_stream_that_was_replaced_passes_nothing_on():
     intake = Intake()
     old = intake.join_and_open()
     new = intake.join_and_open()
-    with pytest.raises(NotReadyError, match="was not taken"):
-        old.accept(make_rollout(sequence=1), is_active=always)
+    passes_nothing_on(old)
     assert new.accept(make_rollout(sequence=1), is_active=always).acknowledged_sequence == 1
     assert intake.queue.size == 2
 
@@ -336,12 +334,8 @@ def test_nothing_holds_a_stream_that_has_ended(end: str):
 
 
 def test_a_stream_that_is_replaced_before_it_has_begun_does_not_begin():
-    intake = Intake()
-    entered, replaced, goes_on = threading.Event(), threading.Event(), threading.Event()
-
-    def put_late(*_rollout: object, **_options: object) -> bool:
-        entered.set()
-        return not goes_on.wait(DEADLINE_S)
+    intake, replaced = Intake(), threading.Event()
+    entered, goes_on = intake.refuse_late()
 
     def open_second() -> None:
         try:
@@ -350,7 +344,6 @@ def test_a_stream_that_is_replaced_before_it_has_begun_does_not_begin():
             errors.append(str(error))
 
     errors: list[str] = []
-    intake.queue.put = put_late
     first = intake.join_and_open(replaced.set)
     sending = threading.Thread(target=passes_nothing_on, args=(first,))
     second = threading.Thread(target=open_second)
@@ -364,11 +357,6 @@ def test_a_stream_that_is_replaced_before_it_has_begun_does_not_begin():
     assert len(errors) == 1
     assert "'a' has opened another stream" in errors[0]
     assert third.progress().credit_sequence
-
-
-def passes_nothing_on(stream: IntakeStream) -> None:
-    with pytest.raises(NotReadyError, match="was not taken"):
-        stream.accept(make_rollout(sequence=1), is_active=always)
 
 
 def test_a_stream_that_waits_for_room_holds_its_actor():
