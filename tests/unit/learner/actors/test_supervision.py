@@ -45,12 +45,6 @@ def fail(supervised: Supervision, actor: FakeActor, clock: list[float]) -> None:
     supervised.look_after()
 
 
-def test_what_runs_is_let_alone(clock: list[float]):
-    supervised, exits = supervise(actor := FakeActor())
-    supervised.look_after()
-    assert (actor.launches, exits) == (1, [])
-
-
 def test_what_has_ended_is_started_again_when_its_backoff_has_passed(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ):

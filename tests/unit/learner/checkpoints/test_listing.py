@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from rollcast.learner.checkpoints.listing import describe_run, find_runs
-from rollcast.learner.checkpoints.manifest import CheckpointInfo, write_manifest
+from rollcast.learner.checkpoints.manifest import write_manifest
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.errors import ConfigurationError
+from tests.unit.learner.checkpoints.test_store import info
 
 
 def make_run(root: Path, name: str = "a", **settings: object) -> RunDirectory:
@@ -22,15 +23,7 @@ def write_records(run: RunDirectory, *records: object) -> None:
 def write_checkpoint(run: RunDirectory, number: int, *, has_ended: bool) -> Path:
     folder = run.checkpoints_path / f"{number:08d}"
     folder.mkdir()
-    info = CheckpointInfo(
-        n_updates=number,
-        env_steps=100,
-        policy_version=number,
-        mean_return=None,
-        has_ended=has_ended,
-        software_version="1",
-    )
-    write_manifest(folder, info)
+    write_manifest(folder, info(number, has_ended=has_ended))
     return folder
 
 

@@ -151,19 +151,6 @@ def test_a_run_by_the_former_default_goes_on_by_it_if_no_algorithm_is_named(tmp_
     assert RunDirectory(run).read_settings()["algorithm"] == "impala"
 
 
-def test_metrics_go_on_in_the_same_file(tmp_path):
-    train(settings_for(tmp_path / "run", "impala", "--log-interval-s", "1e-9"), n_casts=10)
-    checkpoint = CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).newest()
-    assert checkpoint is not None
-    assert checkpoint[1].n_updates == 5
-    assert records(tmp_path / "run")[-1]["env_steps"] > checkpoint[1].env_steps
-    train(resumed(tmp_path / "run"))
-    steps = [record["env_steps"] for record in records(tmp_path / "run")]
-    assert steps == sorted(set(steps)), "what was made twice is written once"
-    assert steps[-1] >= 640
-    assert len(list((tmp_path / "run" / "tensorboard").glob("events*"))) == 2
-
-
 def test_a_resume_that_is_refused_leaves_the_metrics_as_they_were(tmp_path):
     run_dir = tmp_path / "run"
     train(settings_for(run_dir, "impala", "--deterministic"), n_casts=9)
@@ -291,16 +278,21 @@ def test_a_run_goes_on_with_changed_settings_and_keeps_their_history(tmp_path, a
     assert [set(entry["changed"]) for entry in history][1:] == [{"log_level", "total_steps"}]
 
 
+def said_by(run_dir: Path, *options: str) -> list[str]:
+    """What a run says when it is resumed."""
+    said: list[str] = []
+    train(resumed(run_dir, *options), n_casts=2, announce=said.append)
+    return said
+
+
 def test_nothing_is_said_of_bits_where_only_what_is_written_changes(tmp_path, stopped_run):
-    said = []
-    train(resumed(copied(stopped_run, tmp_path / "run"), "--log-interval-s", "9"), n_casts=2, announce=said.append)
+    said = said_by(copied(stopped_run, tmp_path / "run"), "--log-interval-s", "9")
     assert [line for line in said if "changed" in line] == ["changed settings: log_interval_s 2.0 -> 9.0"]
 
 
 def test_another_total_says_what_becomes_of_the_schedules_that_follow_it(tmp_path, stopped_run):
     begun = settings_for(stopped_run, "impala")
-    said = []
-    train(resumed(copied(stopped_run, tmp_path / "run"), "--total-steps", "2560"), n_casts=2, announce=said.append)
+    said = said_by(copied(stopped_run, tmp_path / "run"), "--total-steps", "2560")
     (steps,) = [int(found[1]) for line in said if (found := re.search(r"([0-9]+) env steps", line))]
     assert 0 < steps < 640
     before, now = (begun.impala.schedules()["learning_rate"](steps / total) for total in (640, 2560))
@@ -427,15 +419,6 @@ def test_saving_may_take_as_long_as_is_said_where_the_run_was_stopped(tmp_path, 
     train(settings_for(tmp_path / "stopped", "impala", *options), n_casts=2)
     train(settings_for(tmp_path / "ended", "impala", *options))
     assert seen == [4.0, WRITE_TIMEOUT_S], "as much again for the checkpoint; an end has all the time that a disk takes"
-
-
-def test_auto_with_a_folder_resumes_what_is_there(tmp_path):
-    options = ("--resume", "auto")
-    assert settings_for(tmp_path / "run", "impala", *options).resume is None
-    train(settings_for(tmp_path / "run", "impala", *options), n_casts=10)
-    found = settings_for(tmp_path / "run", "impala", *options)
-    assert found.resume == str(tmp_path / "run")
-    assert train(found, n_casts=2).control.status().updates == 6
 
 
 @pytest.mark.parametrize("name", ["stage", "commit"])

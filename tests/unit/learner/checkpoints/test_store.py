@@ -26,13 +26,13 @@ from rollcast.services.errors import ConfigurationError, InvalidInputError
 from tests.processes import ROOT, environment
 
 
-def info(n_updates: int, mean_return: float | None = None) -> CheckpointInfo:
+def info(n_updates: int, mean_return: float | None = None, *, has_ended: bool = False) -> CheckpointInfo:
     return CheckpointInfo(
         n_updates=n_updates,
         env_steps=10,
         policy_version=1,
         mean_return=mean_return,
-        has_ended=False,
+        has_ended=has_ended,
         software_version="0",
     )
 
@@ -89,16 +89,6 @@ def test_folders_that_could_not_be_removed_before_are_replaced(tmp_path, left: s
     assert write(store, info(5, 1.0)) == tmp_path / "00000005"
     assert store.newest() == (tmp_path / "00000005", info(5, 1.0))
     assert names(store) == ["00000005"]
-
-
-def test_one_of_as_many_updates_is_replaced(tmp_path):
-    store = make_store(tmp_path)
-    write(store, info(5))
-    write(store, info(5, 1.0), lambda directory: (directory / "new").touch())
-    ((path, found),) = [store.newest()]
-    assert found == info(5, 1.0)
-    assert (path / "new").exists()
-    assert not (path / "state.json").exists()
 
 
 def test_what_fails_leaves_the_one_before(tmp_path, monkeypatch):

@@ -5,14 +5,6 @@ import pytest
 from rollcast.learner.commands.signals import stop_on_signals
 
 
-def test_first_signal_stops_and_is_reported():
-    calls = []
-    with stop_on_signals(lambda: calls.append("stop")) as received:
-        signal.raise_signal(signal.SIGTERM)
-        assert received == [signal.SIGTERM]
-    assert calls == ["stop"]
-
-
 def test_second_ctrl_c_hurries_and_further_ones_have_no_effect():
     calls = []
 

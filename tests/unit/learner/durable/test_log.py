@@ -94,7 +94,7 @@ def test_nothing_is_acknowledged_before_it_is_on_the_disk_and_what_comes_meanwhi
         with appending(log, make_rollout(actor_id="first")) as first:
             assert disk.syncing.wait(DEADLINE_S)
             with appending(log, *(make_rollout(actor_id=f"a{index}") for index in range(5))) as others:
-                wait_until(lambda: len(log._waiting) == 5, "all of them to wait")
+                wait_until(lambda: log.open.coverage().position == 6, "all of them to wait")
                 assert not first
                 assert not others
                 disk.may_sync.set()

@@ -1,7 +1,6 @@
 import logging
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +11,8 @@ from rollcast.learner.durable.segments import SegmentName
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
-from tests.rollouts import CARTPOLE_LIKE, make_rollout
-from tests.unit.learner.durable.logs import HEADER, NOTHING, recovered, sequences, write_log
+from tests.rollouts import CARTPOLE_LIKE
+from tests.unit.learner.durable.logs import HEADER, NOTHING, sequences, write_log
 
 N_ROLLOUTS = 3
 
@@ -102,18 +101,6 @@ def test_damage_is_logged_with_file_and_rollout(written: Path, tmp_path: Path, c
     assert line.levelno == logging.ERROR
     assert str(copy) in line.message
     assert "rollout 2 of actor 'a', incarnation 1 is damaged, and cannot be recovered" in line.message
-
-
-def test_recovers_rollouts_as_they_were_written(tmp_path: Path):
-    write_log(tmp_path, [1, 2])
-    first, second = recovered(tmp_path)
-    expected = make_rollout(sequence=1)
-    assert (first.rollout.sequence, second.rollout.sequence) == (1, 2)
-    np.testing.assert_array_equal(first.rollout.reward, expected.reward)
-    np.testing.assert_array_equal(
-        first.rollout.substeps[FLAT_SUBSTEP].observation[""], expected.substeps[FLAT_SUBSTEP].observation[""]
-    )
-    assert first.rollout.env_seeds == expected.env_seeds
 
 
 def test_finds_damage_in_an_earlier_segment_when_it_hands_it_out(tmp_path: Path, caplog: pytest.LogCaptureFixture):

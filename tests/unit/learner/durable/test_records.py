@@ -100,28 +100,3 @@ def test_a_rollout_is_covered_when_training_has_used_all_its_trajectories():
     rollouts.cover(name(2, 3, 4))
     rollouts.cover(name(0))
     assert rollouts.coverage() == Coverage(position=3, open_runs=(), open_spans={})
-
-
-def test_a_discarded_rollout_is_open_no_more():
-    rollouts = OpenRollouts(position=5)
-    rollouts.add(5, name(1), 4)
-    rollouts.discard(name(1))
-    assert rollouts.coverage() == Coverage(position=6, open_runs=(), open_spans={})
-
-
-def test_without_a_checkpoint_nothing_is_covered():
-    assert Coverage.from_json(None) == NOTHING
-    assert NOTHING.open_of(0, 2) == ((0, 2),)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"position": -1, "open_runs": [], "open_spans": {}},
-        {"position": 1.5, "open_runs": [], "open_spans": {}},
-        {"position": 9, "open_runs": [], "open_spans": {"3": [[2, 2]]}},
-    ],
-)
-def test_refuses_numbers_that_no_coverage_has(values: dict):
-    with pytest.raises(ValueError, match="expected"):
-        Coverage.from_json(values)

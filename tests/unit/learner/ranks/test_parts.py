@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.learner.checkpoints.manifest import CheckpointInfo, verify
+from rollcast.learner.checkpoints.manifest import verify
 from rollcast.learner.ranks.parts import FirstStore, PartStore, part_of
 from tests.processes import DEADLINE_S, wait_until
+from tests.unit.learner.checkpoints.test_store import info
 from tests.unit.learner.ranks.boards import BoardInMemory
 
 
@@ -17,9 +18,7 @@ class Waiting(BoardInMemory):
         return super().told(name, rank, what=what)
 
 
-INFO = CheckpointInfo(
-    n_updates=7, env_steps=70, policy_version=8, mean_return=None, has_ended=False, software_version="1"
-)
+INFO = info(7)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from rollcast.learner.ranks.reduction import ALONE, RankReduction
+from rollcast.learner.ranks.reduction import RankReduction
 from tests.accelerator import Accelerator
 from tests.processes import environment, free_port
 from tests.rank_updates import CASES, W, learn, learn_alone
@@ -81,10 +81,3 @@ def test_ranks_reduce_on_a_device_without_a_wait(on_device: bool):
         assert cost.waits == cost.copies == []
         assert (gradient.tolist(), [float(term) for term in terms]) == ([3.0, 3.0, 3.0], [3.0])
         assert [float(moment) for moment in moments] == [2.0, 1.5]
-
-
-def test_one_learner_reduces_nothing():
-    gradient, term = torch.ones(3), torch.tensor(2.0)
-    assert ALONE.average(gradient, [term], 5) == [term]
-    assert gradient.tolist() == [1.0, 1.0, 1.0]
-    assert ALONE.rank == 0

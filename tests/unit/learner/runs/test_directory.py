@@ -28,12 +28,6 @@ def files_of(path: Path) -> set[str]:
     return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
 
 
-def test_a_new_run_has_its_folders(run):
-    assert run.path.name == "one"
-    assert run.tensorboard_path.is_dir()
-    assert files_of(run.path) == set()
-
-
 def test_a_run_is_never_written_over(run, tmp_path):
     run.write_settings({"seed": 1})
     with pytest.raises(ConfigurationError, match=r"one is not empty; expected a new one.*Choose another --run-dir"):
@@ -49,13 +43,6 @@ def test_a_place_that_cannot_be_written_to(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match=r"file.one cannot be made: Not a directory"):
         RunDirectory.create(tmp_path / "file", "one")
-
-
-def test_settings_come_back(run):
-    settings = {"seed": 3, "impala": {"learning_rate": 1e-3}, "hidden_sizes": [64, 64], "stop_return": None}
-    run.write_settings(settings)
-    assert run.read_settings() == settings
-    assert list(run.read_settings()) == list(settings)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "a: b: c"])

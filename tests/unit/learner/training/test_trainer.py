@@ -1,6 +1,6 @@
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -54,6 +54,17 @@ class Instrumented(FreshExperience):
         return {"replay/size": len(self.progress)}
 
 
+class Changed(FreshExperience):
+    """Fresh rollouts, as a function changes them."""
+
+    def __init__(self, change: Callable[[Experience, float], Experience]) -> None:
+        super().__init__(make_actors("sequential"))
+        self.change = change
+
+    def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
+        return self.change(super().next(learner_device, progress=progress), progress)
+
+
 def trainer_of(
     source: ExperienceSource | None = None,
     *,
@@ -104,14 +115,12 @@ def test_a_record_counts_the_episodes_that_were_dropped():
 def test_the_first_record_alone_has_the_size_of_observations():
     kept, seen = KeptMetrics(), []
 
-    class Seen(FreshExperience):
-        def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
-            experience = super().next(learner_device, progress=progress)
-            (columns,) = experience.batch.substeps.values()
-            seen.append(columns.observation[""].abs().mean((0, 1)).max().item())
-            return experience
+    def see(experience: Experience, progress: float) -> Experience:
+        (columns,) = experience.batch.substeps.values()
+        seen.append(columns.observation[""].abs().mean((0, 1)).max().item())
+        return experience
 
-    trainer_of(Seen(make_actors("sequential")), writers=[kept]).run()
+    trainer_of(Changed(see), writers=[kept]).run()
     sizes = [record["train/observation_size"] for record in kept.records if "train/observation_size" in record]
     assert sizes == seen[:1]
     assert "train/observation_size" in kept.records[0]
@@ -119,17 +128,14 @@ def test_the_first_record_alone_has_the_size_of_observations():
 
 
 def test_records_and_status_have_the_lag_since_the_record_before():
-    class Lagging(FreshExperience):
+    def lags(experience: Experience, progress: float) -> Experience:
         """The first batch is old, and was waited for."""
-
-        def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
-            experience = super().next(learner_device, progress=progress)
-            is_first = progress == 0.0
-            lag = np.full(len(experience.policy_lag), 40 if is_first else 1)
-            return dataclasses.replace(experience, policy_lag=lag, waited_s=1e6 if is_first else 0.0)
+        is_first = progress == 0.0
+        lag = np.full(len(experience.policy_lag), 40 if is_first else 1)
+        return dataclasses.replace(experience, policy_lag=lag, waited_s=1e6 if is_first else 0.0)
 
     kept, control = KeptMetrics(), TrainingControl(algorithm="impala", run_dir=None)
-    trainer = trainer_of(Lagging(make_actors("sequential")), writers=[kept], control=control, log_interval_s=1e9)
+    trainer = trainer_of(Changed(lags), writers=[kept], control=control, log_interval_s=1e9)
     summary = trainer.run()
     first, last = kept.records
     assert [first[f"queue/policy_lag_{name}"] for name in ("mean", "max")] == [40.0, 40]
@@ -161,17 +167,13 @@ def test_there_is_a_record_of_the_moment_of_an_operators_checkpoint(tmp_path: Pa
     kept, run = KeptMetrics(), RunDirectory.create(tmp_path, "run")
     control = TrainingControl(algorithm="impala", run_dir=run.path)
 
-    class SavedBeforeTheFifth(FreshExperience):
-        n_asked = 0
+    def save_before_the_fifth(experience: Experience, progress: float) -> Experience:
+        if progress == 4 * 16 / 100:
+            with ThreadPoolExecutor(1) as operator:
+                operator.submit(control.save_checkpoint).result(60)
+        return experience
 
-        def next(self, learner_device: str, *, progress: float = 0.0) -> Experience:
-            self.n_asked += 1
-            if self.n_asked == 5:
-                with ThreadPoolExecutor(1) as operator:
-                    operator.submit(control.save_checkpoint).result(60)
-            return super().next(learner_device, progress=progress)
-
-    source = SavedBeforeTheFifth(make_actors("sequential"))
+    source = Changed(save_before_the_fifth)
     trainer_of(source, writers=[kept], run=run, control=control, log_interval_s=1e9).run()
     assert [record["train/updates"] for record in kept.records] == [1, 4, 7]
 

@@ -40,6 +40,13 @@ def screen_of(status: LearnerStatus, *, terminal: bool = True, **goals: object) 
     return console.file.getvalue()
 
 
+def last_view(screen: str) -> str:
+    """What a terminal of 80 columns shows at the end."""
+    last = screen[screen.rindex("rollcast") :]
+    assert max(len(line) for line in last.splitlines()) <= 80
+    return last
+
+
 def test_a_terminal_shows_everything_in_80_columns():
     screen = screen_of(STATUS, stop_return=475.0, total_steps=20_000_000)
     for part in (
@@ -48,8 +55,7 @@ def test_a_terminal_shows_everything_in_80_columns():
         "1.23", "lag max", "to return", "475", "to steps", "20,000,000", "runs/one",
     ):  # fmt: skip
         assert part in screen
-    last = screen[screen.rindex("rollcast") :]
-    assert max(len(line) for line in last.splitlines()) <= 80
+    last_view(screen)
 
 
 def test_the_terminal_is_left_as_it_was():
@@ -82,11 +88,10 @@ FOUND = tuple(
 
 def test_what_is_not_healthy_stands_above_the_last_line():
     screen = screen_of(replace(STATUS, findings=FOUND))
-    last = screen[screen.rindex("rollcast") :]
+    last = last_view(screen)
     shown = [f"useful {i}; try --ppo.normalize-rewards" in " ".join(last.split()) for i in range(5)]
     assert shown == [True, True, True, False, False]
     assert "nothing\\x1b useful" in last
-    assert max(len(line) for line in last.splitlines()) <= 80
     assert "runs/one" in last.splitlines()[-2] + last.splitlines()[-1]
 
 
@@ -116,8 +121,7 @@ def test_statistics_of_events_have_rows_of_their_own():
     assert "11.84" in screen
     assert "parcel_delivered/mean_minutes[9]" not in screen
     assert "and 2 more in the metrics" in screen
-    last = screen[screen.rindex("rollcast") :]
-    assert max(len(line) for line in last.splitlines()) <= 80
+    last_view(screen)
 
 
 def test_statistics_of_events_are_a_line_without_a_terminal():
@@ -219,10 +223,9 @@ EVALUATED = EvaluationStatus(
 
 def test_evaluation_is_shown_in_80_columns_and_fills_the_bar_of_its_goal():
     screen = screen_of(replace(STATUS, evaluation=EVALUATED), stop_return=498.0, stops_on_evaluation=True)
-    last = screen[screen.rindex("rollcast") :]
+    last = last_view(screen)
     for part in ("eval", "410.2", "best", "498.8", "evals", "7"):
         assert part in last
-    assert max(len(line) for line in last.splitlines()) <= 80
     plain = screen_of(replace(STATUS, evaluation=EVALUATED), terminal=False)
     assert "return 312.4  eval 410.2 +/- 20.2 best 498.8" in plain
 
