@@ -28,12 +28,6 @@ def files_of(path: Path) -> set[str]:
     return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
 
 
-def test_a_run_is_never_written_over(run, tmp_path):
-    run.write_settings({"seed": 1})
-    with pytest.raises(ConfigurationError, match=r"one is not empty; expected a new one.*Choose another --run-dir"):
-        RunDirectory.create(tmp_path / "runs", "one")
-
-
 def test_who_begins_a_run_that_another_begins_is_told_of_the_other(run, tmp_path):
     with run.locked(), pytest.raises(ConfigurationError, match=r"another process trains in the run directory .*one;"):
         RunDirectory.create(tmp_path / "runs", "one")

@@ -1,8 +1,6 @@
 import itertools
 import threading
 
-import gymnasium
-import numpy as np
 import pytest
 
 from rollcast.learner.serving.assignment import OneLearner
@@ -13,11 +11,9 @@ from rollcast.services.errors import (
     LimitExceededError,
     NotReadyError,
     ProtocolMismatchError,
-    SpacesMismatchError,
 )
 from rollcast.services.joining.join import JoinOffer
 from rollcast.services.policies.policies import BUILT_IN_NETWORKS
-from rollcast.services.spaces.spaces import FLAT_SUBSTEP, SubstepSpaces
 from rollcast.services.status.status import ActorState
 from tests.processes import DEADLINE_S, wait_until
 from tests.rollouts import always, make_rollout
@@ -84,16 +80,6 @@ def test_who_asks_is_told_for_how_long_the_newest_stream_has_been_awaiting_what_
     wait_until(lambda: intake.intake.join(offer()).awaiting_s > 0.05, "some time")
     new.awaits_message(False)
     assert intake.intake.join(offer()).awaiting_s == 0
-
-
-def test_join_refuses_other_spaces_and_names_the_place():
-    spaces = {
-        FLAT_SUBSTEP: SubstepSpaces(
-            observation=gymnasium.spaces.Box(-10, 10, (5,), np.float32), action=gymnasium.spaces.Discrete(2)
-        )
-    }
-    with pytest.raises(SpacesMismatchError, match=r"observation.*learner.*actor 'a'"):
-        Intake().intake.join(offer(spaces=spaces))
 
 
 @pytest.mark.parametrize(

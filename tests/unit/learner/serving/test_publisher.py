@@ -5,7 +5,6 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-import torch
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.serving.publisher import PolicyPublisher
@@ -23,8 +22,8 @@ def make_publisher():
     """Makes publishers, and closes them at the end."""
     with ExitStack() as stack:
 
-        def make(spaces=CARTPOLE_LIKE, spec=SPEC, **options):
-            publisher = PolicyPublisher(spaces, spec, seed=0, **options)
+        def make(**options):
+            publisher = PolicyPublisher(CARTPOLE_LIKE, SPEC, seed=0, **options)
             stack.callback(publisher.close)
             return publisher
 
@@ -170,39 +169,3 @@ def test_act_uses_the_newest_version(make_publisher):
         assert acted == version
     with pytest.raises(InvalidInputError, match="substep_key 'x' does not exist"):
         publisher.act(observation, substep_key="x", deterministic=True)
-
-
-def test_act_normalises_by_the_moments_of_the_newest_version(make_publisher):
-    spec = PolicySpec(hidden_sizes=(4,), normalize_observations=True)
-    publisher, policy = make_publisher(spec=spec), TorchPolicy(CARTPOLE_LIKE, spec)
-    (leaf,) = policy.normalized({"": torch.zeros(1, 4)}).values()
-    assert not leaf.any()
-    with torch.no_grad():
-        policy.networks[FLAT_SUBSTEP].layers[-1].weight.mul_(100.0)  # decided actions
-    x = np.random.default_rng(0).normal(1000.0, 1.0, (64, 4)).astype(np.float32)
-    for _ in range(2):
-        publisher.publish(policy.state_arrays())
-        with torch.no_grad():
-            expected = policy.parameters_of({"": torch.from_numpy(x)}).argmax(dim=1).numpy()
-        action, _ = publisher.act({"": x}, substep_key=FLAT_SUBSTEP, deterministic=True)
-        np.testing.assert_array_equal(action, expected)
-        policy.observe({"": torch.from_numpy(x)}, torch.ones(64, dtype=torch.bool), 64)
-    assert 0 < expected.sum() < 64, "after the first version all observations were beyond the clip"
-
-
-def test_act_sees_the_frames_before_an_observation(make_publisher):
-    spec = PolicySpec(hidden_sizes=(4,), frame_stack=3)
-    publisher, policy = make_publisher(spec=spec), TorchPolicy(CARTPOLE_LIKE, spec)
-    with torch.no_grad():
-        policy.networks[FLAT_SUBSTEP].layers[-1].weight.mul_(100.0)  # decided actions
-    publisher.publish(policy.state_arrays())
-    frames = np.random.default_rng(0).normal(size=(64, 3, 4)).astype(np.float32)
-    begun = frames[:, -1:].repeat(3, axis=1)
-    chosen = []
-    for previous, stack in (({"": frames[:, :-1]}, frames), (None, begun)):
-        action, _ = publisher.act({"": frames[:, -1]}, substep_key=FLAT_SUBSTEP, deterministic=True, previous=previous)
-        with torch.no_grad():
-            expected = policy.parameters_of({"": torch.from_numpy(stack)}).argmax(dim=1).numpy()
-        np.testing.assert_array_equal(action, expected)
-        chosen.append(expected)
-    assert (chosen[0] != chosen[1]).any()

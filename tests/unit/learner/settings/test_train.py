@@ -32,11 +32,3 @@ class TestServedEnvironments:
         with pytest.raises(ConfigurationError, match=said) as refused:
             settings_of(*SERVING, *arguments)
         assert "\n" not in str(refused.value)
-
-    def test_come_from_other_machines_with_tls_only(self):
-        with pytest.raises(ConfigurationError, match="give --serve-tls-cert and --serve-tls-key"):
-            settings_of("--serve-environments", "0.0.0.0:50052").dial_in()
-
-    def test_over_websockets_come_beside_others(self):
-        with pytest.raises(ConfigurationError, match="is given without --serve-environments"):
-            settings_of("--serve-websockets", "localhost:50054")

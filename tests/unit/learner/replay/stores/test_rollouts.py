@@ -7,7 +7,7 @@ from rollcast.learner.algorithms.trajectories import observations_to_value
 from rollcast.learner.replay.batches import to_batch
 from rollcast.learner.replay.buffer import ReplayBuffer
 from rollcast.learner.replay.columns.samples import ReplaySample
-from rollcast.services.errors import ConfigurationError, InvalidRolloutError
+from rollcast.services.errors import InvalidRolloutError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.batches import with_columns
 from tests.buffers import make_buffer
@@ -151,24 +151,6 @@ def test_drops_recurrent_states_that_it_does_not_keep():
     buffer = rollout_buffer()
     buffer.insert(World(n_steps=T, has_reset_rows=False, state_size=3).play(np.zeros((T, 2), int))[0])
     assert buffer.sample(2).substeps[FLAT_SUBSTEP].initial_state is None
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"sequence_length": 3, "burn_in": 2}, "burn_in is 2 and sequence_length 3 with a recurrent policy; expected "
-         "together the 6 steps of a rollout, .* or set n_rollout_steps to 5"),
-        ({"entry": "transitions"}, "entry is 'transitions' with a recurrent policy; expected 'rollouts'"),
-    ],
-)  # fmt: skip
-def test_rejects_entries_that_begin_where_no_recurrent_state_is_known(settings: dict, message: str):
-    with pytest.raises(ConfigurationError, match=message):
-        make_buffer(**{"entry": "rollouts", "n_rollout_steps": T, "state_size": 3, **settings})
-
-
-def test_rejects_sequence_longer_than_a_rollout():
-    with pytest.raises(ConfigurationError, match="burn_in is 3 and sequence_length 4; expected together at most the 6"):
-        rollout_buffer(sequence_length=4, burn_in=3)
 
 
 @pytest.mark.parametrize("frame_stack", [1, 4])
