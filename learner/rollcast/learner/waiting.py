@@ -97,7 +97,11 @@ def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str], *, n_in_s
     if streaming and len(streaming) >= n_in_step:
         quietest = max(streaming, key=lambda info: info.idle_s)
         connected = "1 connected actor" if len(streaming) == 1 else f"{len(streaming)} connected actors"
-        blame = ": their environments are slow or hang" if quietest.idle_s >= QUIET_S else ""
+        blame = (
+            ": their environments are slow or hang; if steps take seconds, lower --n-rollout-steps"
+            if quietest.idle_s >= QUIET_S
+            else ""
+        )
         return f"rollouts from {connected} ({quietest.actor_id} has been quiet for {quietest.idle_s:.0f} s){blame}"
     where = ", ".join(addresses)
     gone = "".join(

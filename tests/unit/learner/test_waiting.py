@@ -78,5 +78,6 @@ def test_a_short_silence_is_nobodys_fault_and_a_long_one_is_the_environments():
     )
     quiet = replace(ACTOR, actor_id="right", idle_s=QUIET_S)
     assert explain_wait([replace(ACTOR, idle_s=1.0), quiet], ()) == (
-        "rollouts from 2 connected actors (right has been quiet for 10 s): their environments are slow or hang"
+        "rollouts from 2 connected actors (right has been quiet for 10 s): their environments are slow or hang; "
+        "if steps take seconds, lower --n-rollout-steps"
     )

@@ -34,7 +34,7 @@ class Heartbeat:
         self._patience_s = patience_s
         self._last = time.monotonic()
         self._failed = False
-        self.touch_if_aliveer = PeriodicThread(self.touch_if_alive, _EVERY_S, name="heartbeat")
+        self._thread = PeriodicThread(self.touch_if_alive, _EVERY_S, name="heartbeat")
 
     def __enter__(self) -> Self:
         """Touches the file for the first time, and starts the thread.
@@ -52,11 +52,11 @@ class Heartbeat:
                 f"heartbeat_file {str(self._path)!r} cannot be touched ({error.strerror}); expected a file in a folder "
                 "that this user may write; correct --heartbeat-file"
             ) from error
-        self.touch_if_aliveer.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self.touch_if_aliveer.close()
+        self._thread.close()
 
     def beat(self) -> None:
         """Notes that the acting thread is alive. Call this method from the acting thread."""
