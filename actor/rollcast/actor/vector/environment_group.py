@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,9 +14,10 @@ from gymnasium.vector import AutoresetMode
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
 from rollcast.actor.environments.returned_values import checked_flag, checked_reset, checked_reward, checked_step
+from rollcast.actor.environments.structured import StructuredEnv
 from rollcast.actor.statistics.wrapper import with_event_statistics
 from rollcast.actor.vector.arrays import EnvironmentArrays, Value
-from rollcast.services.errors import ConfigurationError
+from rollcast.services.errors import ConfigurationError, message_of
 
 logger = logging.getLogger(__name__)
 
@@ -249,11 +250,7 @@ class EnvironmentGroup:
     def close(self) -> None:
         """Closes every environment, and logs their exceptions. Idempotent."""
         envs, self._envs = self._envs, []
-        for index, env in enumerate(envs, self.first_index):
-            try:
-                env.close()
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - environments raise anything
-                logger.warning("environment %d raised %s in close(): %s", index, type(error).__name__, error)
+        close_all(envs, self.first_index)
 
     def _end_episode(
         self,
@@ -306,6 +303,20 @@ class EnvironmentGroup:
         except (Exception, SystemExit) as error:
             raise _failed(error, "reset", index, self._current_seeds[place]) from error
         return info
+
+
+def close_all(envs: Iterable[gymnasium.Env[Any, Any] | StructuredEnv], first_index: int = 0) -> None:
+    """Closes environments, and logs their exceptions.
+
+    Args:
+        envs: The environments.
+        first_index: The index of the first environment, for the log.
+    """
+    for index, env in enumerate(envs, first_index):
+        try:
+            env.close()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - environments raise anything
+            logger.warning("environment %d raised %s in close(): %s", index, type(error).__name__, message_of(error))
 
 
 def _environment(env_factory: EnvFactory) -> gymnasium.Env[Any, Any]:

@@ -19,7 +19,7 @@ from rollcast.actor.environments.recovering import FAILURE_KEY
 from rollcast.actor.environments.structured import StructuredEnv
 from rollcast.actor.statistics.wrapper import EVENTS_KEY
 from rollcast.actor.vector.base import LockstepVectorEnv
-from rollcast.actor.vector.environment_group import SET_PROGRESS
+from rollcast.actor.vector.environment_group import SET_PROGRESS, close_all
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError
@@ -206,8 +206,7 @@ def _make_sync(
             info_keys=info_keys,
         )
     except BaseException:
-        for env in envs:
-            env.close()
+        close_all(envs)
         raise
 
 

@@ -13,7 +13,7 @@ from rollcast.actor.environments.returned_values import InvalidValueError, check
 from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
 from rollcast.actor.statistics.firing import FiresEvents, listen_to
-from rollcast.actor.vector.environment_group import SET_PROGRESS
+from rollcast.actor.vector.environment_group import SET_PROGRESS, close_all
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.spaces import (
@@ -145,9 +145,9 @@ class StructuredVectorEnv:
         return self._actor_rewards.copy()
 
     def close(self) -> None:
-        """Closes the environments. Idempotent."""
-        while self._envs:
-            self._envs.pop().close()
+        """Closes every environment, and logs their exceptions. Idempotent."""
+        envs, self._envs = self._envs, []
+        close_all(envs)
 
     def _asked(self, index: int, doing: str, ask: Callable[[], Turn]) -> Turn:
         try:
@@ -170,6 +170,7 @@ class StructuredVectorEnv:
             if doing == "reset" or not self.drops_episodes or self._n_failures[index] == MAX_FAILURES_IN_A_ROW:
                 raise EnvironmentFailedError(report) from error
             self._dropped_log.note(report, env_index=index, env_seed=seed)
+            self._actor_rewards[:, index] = 0.0
             return Turn(observations={}, is_dropped=True)
         if doing == "step":
             self._n_failures[index] = 0

@@ -63,7 +63,7 @@ def test_no_environments():
         make_vector_env(NumberedEnv, 0)
 
 
-def test_unequal_spaces_name_the_environment_and_both_sides_and_close_all():
+def test_unequal_spaces_name_the_environment_and_both_sides_and_close_all(caplog):
     made = []
 
     class Growing(SampledEnv):
@@ -74,9 +74,11 @@ def test_unequal_spaces_name_the_environment_and_both_sides_and_close_all():
 
         def close(self):
             self.closed = True
+            raise RuntimeError("it cannot be closed")
 
     with pytest.raises(
         InvalidSpaceError, match=r"environment 2 has observation_space Discrete\(4\); expected .* Discrete\(3\)"
     ):
         make_vector_env(Growing, 4)
     assert [env.closed for env in made] == [True] * 3
+    assert "environment 2 raised RuntimeError in close(): it cannot be closed" in caplog.text

@@ -9,6 +9,7 @@ from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.structured import StructuredVectorEnv
+from rollcast.services.errors import SpacesMismatchError
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.rollouts import transitions_of
 from tests.unit.actor.structured_environments import (
@@ -177,3 +178,28 @@ def test_an_episode_can_be_dropped_where_the_environment_raises(nth, n_steps, ca
         assert not any(terminated for *_, terminated, _ in mine)
         untouched = expected_transitions([alternating(5)], 200)[actor]
         assert found[1, actor] == untouched[: len(found[1, actor])]
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["closed", "refused"])
+def test_closing_goes_on_if_an_environment_cannot_be_closed(is_refused, caplog):
+    envs = [SpoiltEnv(fail), SpoiltEnv(fail), SpoiltEnv(fail)]
+    closes = [env.close for env in envs]
+    envs[1].close = lambda: (closes[1](), fail())
+    if is_refused:
+        envs[2].spaces = MASKED
+        with pytest.raises(SpacesMismatchError):
+            StructuredVectorEnv([lambda env=env: env for env in envs])
+    else:
+        vector_env = StructuredVectorEnv([lambda env=env: env for env in envs])
+        vector_env.close(), vector_env.close()
+    assert [env.is_closed for env in envs] == [True] * 3
+    assert "environment 1 raised RuntimeError in close(): the wheels came off" in caplog.text
+
+
+def test_a_turn_that_was_dropped_has_no_rewards():
+    vector_env = StructuredVectorEnv([lambda: FlakyGame([alternating(50)], 3)], drops_episodes=True)
+    turn = vector_env.reset(0)
+    for n_rewarded in (1, 1, 0):
+        turn = vector_env.step(0, dict.fromkeys(turn.observations, 0))
+        assert np.count_nonzero(vector_env.get_actor_rewards()) == n_rewarded
+    assert turn.is_dropped
