@@ -3,6 +3,7 @@ import math
 import grpc
 import pytest
 
+from rollcast.services.client import health_probe
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.client.relay import RelayClient
 from rollcast.services.client.replay import ReplayClient
@@ -24,6 +25,17 @@ def test_missing_learner_is_reported_with_its_address():
             list(client.subscribe_policy())
         with pytest.raises(LearnerUnreachableError):
             list(client.open_rollout_stream("a", 1).responses())
+
+
+def test_no_proxy_stands_between_client_and_learner(learner, monkeypatch):
+    # sites often set them for every program; gRPC itself would take one, for this machine too
+    for variable in ("grpc_proxy", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:1")
+    for variable in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    with LearnerClient(learner.address, timeout_s=DEADLINE_S) as client:
+        assert client.is_serving()
+    assert health_probe.probe(learner.address) is None
 
 
 def test_server_that_is_not_a_learner_is_reported():
