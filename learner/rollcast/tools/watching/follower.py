@@ -138,7 +138,8 @@ class Follower:
             if self._view.now_s is None and self._error is None:
                 raise LearnerUnreachableError(
                     f"the learner at {self.address} did not answer within {period(timeout_s)}; expected an answer; "
-                    "check that it runs and is not overloaded, or give a longer timeout"
+                    "check that it runs and is not overloaded, that no firewall blocks its port, or give a longer "
+                    "timeout"
                 )
             if self._view.now_s is None and self._error is not None and self._is_refused():
                 raise type(self._error)(self._problem)

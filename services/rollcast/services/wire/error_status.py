@@ -67,6 +67,10 @@ _HANDSHAKE: Final = re.compile(r"handshake failed|SSL_ERROR|Verification Check f
 # gRPC's text if the connection was only closed, by a server that refuses the client's certificate or plain TCP, or by a
 # proxy whose learner is down.
 _CLOSED: Final = re.compile(r"failed to connect.*(Socket closed|reset by peer)", re.DOTALL)
+# gRPC's texts if calls get no answer at all, or a router's or firewall's: no server was reached.
+_NOT_REACHED: Final = re.compile(r"handshaker shutdown|timed out|No route to host|[Uu]nreachable")
+_NOT_RESOLVED: Final = re.compile(r"errors resolving|DNS resolution failed")
+_THIS_MACHINE: Final = ("unix:", "localhost:", "127.", "[::1]:")
 _TLS_TO_CHECK: Final = (
     "check --tls-ca, --tls-cert and --tls-key here, and --tls-cert and --tls-client-ca of the learner"
 )
@@ -168,7 +172,7 @@ def error_from_rpc(rpc_error: grpc.RpcError, target: str) -> RollcastError:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.LearnerUnreachableError(
             f"the learner at {target} did not answer in time ({details}); expected an answer by the deadline; check "
-            "that it runs and is not overloaded, or give a longer timeout"
+            "that it runs and is not overloaded, that no firewall blocks its port, or give a longer timeout"
         )
     if code is grpc.StatusCode.CANCELLED:
         return errors.LearnerUnreachableError(
@@ -258,9 +262,21 @@ def _unreachable(details: str, target: str) -> errors.LearnerUnreachableError:
             "it is a proxy and the learner behind it is down: start the learner; or learner and client do not agree "
             f"on TLS: {_TLS_TO_CHECK}"
         )
+    if _NOT_RESOLVED.search(details):
+        return errors.LearnerUnreachableError(
+            f"no learner answers at {target} ({details}); expected a name that this machine can resolve; correct the "
+            "name, or give the IP address of the learner's machine"
+        )
+    if _NOT_REACHED.search(details):
+        return errors.LearnerUnreachableError(
+            f"no learner answers at {target} ({details}); expected a rollcast learner there; correct the address, or "
+            "open its port in the firewall of the learner's machine"
+        )
+    advice = "start one with `rollcast learner`, or correct the address"
+    if "Connection refused" in details and not target.startswith(_THIS_MACHINE):
+        advice += "; if it runs, give it an --address that other machines reach, such as 0.0.0.0:PORT"
     return errors.LearnerUnreachableError(
-        f"no learner answers at {target} ({details}); expected a rollcast learner there; start one with "
-        "`rollcast learner`, or correct the address"
+        f"no learner answers at {target} ({details}); expected a rollcast learner there; {advice}"
     )
 
 

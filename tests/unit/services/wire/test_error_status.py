@@ -126,6 +126,30 @@ def test_missing_server_closed_connection_and_failed_tls_differ(details, message
     assert ("TLS" in at_socket) == ("Ssl" in details), "connections of unix sockets never use TLS"
 
 
+@pytest.mark.parametrize(
+    ("details", "target", "advice"),
+    [
+        ("...: Connection refused", "there:1", "`rollcast learner`.*if it runs, give it an --address that other"),
+        ("...: Connection refused", "localhost:1", "`rollcast learner`, or correct the address$"),
+        ("...: tcp handshaker shutdown", "there:1", "open its port in the firewall"),
+        ("...: connect() timed out", "there:1", "open its port in the firewall"),
+        ("...: getsockopt(SO_ERROR): No route to host", "there:1", "open its port in the firewall"),
+        ("...: Network is unreachable", "there:1", "open its port in the firewall"),
+        ("errors resolving there:1: [field:hostname ...]", "there:1", "correct the name, or give the IP address"),
+        ("...: Failed parsing HTTP/2", "there:1", "`rollcast learner`, or correct the address$"),
+    ],
+)
+def test_the_advice_fits_what_the_network_did(details, target, advice):
+    message = str(error_from_rpc(FakeCall(grpc.StatusCode.UNAVAILABLE, details), target))
+    assert message.startswith(f"no learner answers at {target} ({details}); ")
+    assert re.search(advice, message)
+
+
+def test_an_answer_that_does_not_come_may_be_a_firewalls_work():
+    error = error_from_rpc(FakeCall(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"), "there:1")
+    assert "no firewall blocks its port" in str(error)
+
+
 def test_a_message_that_grpc_refuses_for_its_size():
     error = error_from_rpc(
         FakeCall(grpc.StatusCode.RESOURCE_EXHAUSTED, "SERVER: Received message larger than max (9 vs. 4)"), "there:1"
