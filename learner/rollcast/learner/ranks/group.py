@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, distributed
@@ -41,6 +41,8 @@ _COMPARED_S: Final = 5.0
 _MAX_ERROR: Final = 300
 # The largest number of characters in a rank's report.
 _MAX_WORD: Final = 1000
+# The largest number of characters of an unreadable text in an error.
+_MAX_SHOWN: Final = 80
 # The interval between checks for an awaited text.
 _LOOK_S: Final = 0.05
 
@@ -234,7 +236,8 @@ class RankGroup(Group):
         own = {"the version of rollcast": software_version(), "the version of torch": torch.__version__, **settings}
         self.tell("settings", json.dumps(own, default=str))
         own = json.loads(json.dumps(own, default=str))
-        every = [json.loads(self.told("settings", r, what="the settings of every rank")) for r in range(self.n_ranks)]
+        what = "the settings of every rank"
+        every = [read_object(self.told("settings", rank, what=what), rank, what) for rank in range(self.n_ranks)]
         self.tell("compared", "")
         for rank, theirs in enumerate(every):
             names = sorted(name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name))
@@ -242,8 +245,8 @@ class RankGroup(Group):
                 self._let_others_compare()
                 differing = "; ".join(f"{name} is {theirs.get(name)!r} there, {own.get(name)!r} here" for name in names)
                 raise MismatchError(
-                    f"rank {rank} and rank {self.rank} of one run differ: {differing}; expected the same at all "
-                    "ranks; start them with the same command, and the same version of rollcast"
+                    f"rank {rank} and rank {self.rank} of one run differ: {differing[:_MAX_WORD]}; expected the same "
+                    "at all ranks; start them with the same command, and the same version of rollcast"
                 )
 
     def _let_others_compare(self) -> None:
@@ -466,7 +469,7 @@ class RankGroup(Group):
         try:
             n_operations, doing, beat, ended = json.loads(self._read(f"beat/{rank}") or "")
             return _Word(int(n_operations), str(doing)[:_MAX_WORD], int(beat), str(ended)[:_MAX_WORD])
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             # None, or not from a rank: any process that reaches the store can write there.
             return None
 
@@ -488,6 +491,29 @@ class RankGroup(Group):
                 self._store_lost = _first_line(error)
                 return
             self._ended.wait(_BEAT_S)
+
+
+def read_object(text: str, rank: int, what: str) -> dict[str, Any]:
+    """Returns a JSON object that a rank has stored.
+
+    Args:
+        text: The text in the store.
+        rank: The rank that stored it.
+        what: Its purpose, for the error.
+
+    Raises:
+        RankLostError: The text is no JSON object: any process that reaches the store can write there.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise RankLostError(
+            f"the store of the ranks has {text[:_MAX_SHOWN]!r} from rank {rank} for {what}; expected a JSON object; "
+            "look for another process that uses MASTER_PORT"
+        )
+    return value
 
 
 def _within(timeout_s: float, call: Callable[[], Answer]) -> Answer:

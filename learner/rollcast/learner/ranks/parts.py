@@ -5,11 +5,13 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rollcast.learner.checkpoints.manifest import CheckpointInfo
 from rollcast.learner.checkpoints.store import CheckpointStore
-from rollcast.learner.ranks.group import Group
+from rollcast.learner.ranks.group import Group, read_object
+
+Answer = TypeVar("Answer", str, dict[str, Any])
 
 # As long as the end of training waits for a checkpoint.
 _PART_TIMEOUT_S: Final = 600.0
@@ -63,8 +65,8 @@ class FirstStore(CheckpointStore):
         every = dict(digests)
         for rank in range(1, self._group.n_ranks):
             what = f"rank {rank} to write its part of the checkpoint after {info.n_updates} updates"
-            part = _told(self._group, f"checkpoint{self._n_staged}/part", rank, what)
-            every |= {staged / name: digest for name, digest in part["digests"].items()}
+            digests = _told(self._group, f"checkpoint{self._n_staged}/part", rank, what, "digests", dict)
+            every |= {staged / name: str(digest) for name, digest in digests.items()}
         path = super().commit(staged, info, previous=previous, digests=every)
         _tell(self._group, f"checkpoint{self._n_staged}/committed", path=str(path))
         return path
@@ -102,7 +104,7 @@ class PartStore(CheckpointStore):
         """
         self._n_staged += 1
         what = f"rank 0 to begin the checkpoint after {n_updates} updates"
-        staged = Path(_told(self._group, f"checkpoint{self._n_staged}/staged", 0, what)["path"])
+        staged = Path(_told(self._group, f"checkpoint{self._n_staged}/staged", 0, what, "path", str))
         if not staged.is_dir():
             raise OSError(
                 f"{staged}, which rank 0 has made, does not exist for rank {self._group.rank}; expected the run's "
@@ -130,8 +132,8 @@ class PartStore(CheckpointStore):
         known = {str(path.relative_to(staged.parent)): digest for path, digest in digests.items()}
         _tell(self._group, f"checkpoint{self._n_staged}/part", digests=known)
         what = f"rank 0 to commit the checkpoint after {info.n_updates} updates"
-        committed = _told(self._group, f"checkpoint{self._n_staged}/committed", 0, what)
-        return part_of(Path(committed["path"]), self._group.rank)
+        committed = _told(self._group, f"checkpoint{self._n_staged}/committed", 0, what, "path", str)
+        return part_of(Path(committed), self._group.rank)
 
     def abandon(self, staged: Path, error: BaseException) -> None:
         """Tells rank 0 why the part is missing; rank 0 removes the folder."""
@@ -143,14 +145,16 @@ def _tell(group: Group, name: str, *, error: BaseException | None = None, **answ
     group.tell(name, json.dumps(answer if error is None else {"error": str(error) or repr(error)}))
 
 
-def _told(group: Group, name: str, rank: int, what: str) -> dict[str, Any]:
-    """Returns a rank's answer.
+def _told(group: Group, name: str, rank: int, what: str, field: str, kind: type[Answer]) -> Answer:
+    """Returns the field of a rank's answer.
 
     Raises:
-        OSError: The answer is an error.
-        RankLostError: There is no answer in time.
+        OSError: The answer is an error, or has no such field.
+        RankLostError: There is no readable answer in time.
     """
-    answer: dict[str, Any] = json.loads(group.told(name, rank, what=what, timeout_s=_PART_TIMEOUT_S))
+    answer = read_object(group.told(name, rank, what=what, timeout_s=_PART_TIMEOUT_S), rank, what)
     if "error" in answer:
         raise OSError(f"rank {rank}: {answer['error']}")
-    return answer
+    if not isinstance(value := answer.get(field), kind):
+        raise OSError(f"rank {rank}: its answer has no {field}")
+    return value

@@ -14,7 +14,7 @@ from rollcast.learner.checkpoints.manifest import CheckpointInfo, read_info
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.devices.choice import choose_device
 from rollcast.learner.ranks.assignment import RankAssignment
-from rollcast.learner.ranks.group import Backend, Group, RankGroup, choose_backend
+from rollcast.learner.ranks.group import Backend, Group, RankGroup, choose_backend, read_object
 from rollcast.learner.ranks.parts import FirstStore, PartStore
 from rollcast.learner.ranks.rank_info import RankInfo
 from rollcast.learner.ranks.reduction import GradientReduction, RankReduction
@@ -137,15 +137,16 @@ class Ranks:
             ConfigurationError: The folder does not exist: the ranks share no file system.
             RankLostError: Rank 0 has not answered in time.
         """
-        told = json.loads(self.group.told(_RUN, 0, what="rank 0 to create the folder of the run"))
-        run = RunDirectory(Path(told["run"]))
+        what = "rank 0 to create the folder of the run"
+        told = read_object(self.group.told(_RUN, 0, what=what), 0, what)
+        run = RunDirectory(Path(str(told.get("run"))))
         if not run.path.is_dir():
             raise ConfigurationError(
                 f"rank 0 keeps its run in {str(run.path)!r}, which does not exist for rank {self.rank}; expected a "
                 "folder on a file system that all ranks share, where each rank writes its part; choose such a "
                 "--run-dir"
             )
-        checkpoint = None if told["checkpoint"] is None else Path(told["checkpoint"])
+        checkpoint = None if told.get("checkpoint") is None else Path(str(told["checkpoint"]))
         return run, None if checkpoint is None else (checkpoint, read_info(checkpoint))
 
     def serve_at(self, address: str) -> None:

@@ -1,12 +1,15 @@
 """Ranks as real processes over gloo."""
 
 import contextlib
+import json
 import signal
 import socket
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 import torch
+from torch import distributed
 
 from rollcast.learner.ranks.group import choose_backend
 from rollcast.services.errors import ConfigurationError
@@ -137,6 +140,32 @@ def test_a_store_that_never_answers_is_not_waited_for():
             code, output = outcome(rank)
             assert code == 1
             assert f"rank 1 of 2 has found no store at 127.0.0.1:{port} within 4 s" in output
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("settings/1", "[" * 100_000, "RankLostError: the store of the ranks has '[[["),
+        ("settings/1", "[]", "has '[]' from rank 1 for the settings of every rank; expected a JSON object"),
+        (
+            "settings/1",
+            json.dumps({"x" * 10_000: 1}),
+            "MismatchError: rank 1 and rank 0 of one run differ: --batch-size is None there",
+        ),
+        ("beat/1", "[Infinity, 1, 2, 3]", "rank 1 has never answered"),
+        ("beat/1", '[1, "\\u001b[2J", -Infinity, 3]', "rank 1 has never answered"),
+    ],
+)
+def test_a_stranger_in_the_store_is_told_in_a_line(key: str, text: str, message: str):
+    port = free_port()
+    with ranks("add", only=0, port=port) as (first,):
+        store = distributed.TCPStore("127.0.0.1", port, 2, is_master=False, timeout=timedelta(seconds=DEADLINE_S))
+        store.set(f"rollcast/0/{key}", text)
+        code, output = outcome(first)
+    assert code == 1
+    assert message in output
+    assert "Traceback" not in output
+    assert len(output) < 2000
 
 
 def test_a_rank_that_was_never_started_is_named():

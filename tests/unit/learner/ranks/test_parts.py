@@ -5,6 +5,7 @@ import pytest
 
 from rollcast.learner.checkpoints.manifest import verify
 from rollcast.learner.ranks.parts import FirstStore, PartStore, part_of
+from rollcast.services.errors import RankLostError
 from tests.processes import DEADLINE_S, wait_until
 from tests.unit.learner.checkpoints.test_store import info
 from tests.unit.learner.ranks.boards import BoardInMemory
@@ -46,6 +47,21 @@ def test_a_checkpoint_is_there_once_every_rank_has_written_its_part(stores):
         assert (path / "own").read_text() == "rank 1"
         assert verify(found[0]) == INFO
         assert first.newest() == (found[0], INFO)
+
+
+@pytest.mark.parametrize("answer", ["", "[]", "{}", '{"path": 7, "digests": []}', "[" * 100_000])
+def test_an_answer_that_no_rank_gave_leaves_no_checkpoint(answer: str, tmp_path: Path):
+    texts = {"checkpoint1/part/1": answer, "checkpoint1/staged/0": answer}
+    first = FirstStore(tmp_path / "checkpoints", keep=2, group=Waiting(0, 2, texts))
+    first.tidy()
+    staged = first.stage(7)
+    with pytest.raises((OSError, RankLostError), match="rank 1") as caught:
+        first.commit(staged, INFO)
+    first.abandon(staged, caught.value)
+    assert first.all() == ()
+    texts["checkpoint1/staged/0"] = answer
+    with pytest.raises((OSError, RankLostError), match="rank 0"):
+        PartStore(tmp_path / "checkpoints", group=Waiting(1, 2, texts)).stage(7)
 
 
 def test_a_part_that_cannot_be_written_leaves_no_checkpoint(stores):
