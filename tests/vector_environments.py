@@ -89,7 +89,7 @@ class TellingEnv(NumberedEnv):
 
     def __init__(self, lengths: tuple[int, ...] = (3, 1, 4, 2)) -> None:
         super().__init__(lengths)
-        self.difficulty, self.lock = 1, None
+        self.difficulty, self.lock, self.last_error = 1, None, None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, _ = super().reset(seed=seed)
@@ -130,7 +130,7 @@ class GrowingInfoEnv(NumberedEnv):
     """Fills the same list, set and tuple in every step, and empties them in resets."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__((3,))
         self.info: dict[str, Any] = {"seen": [], "kinds": set(), "pair": ([], {"deep": []})}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

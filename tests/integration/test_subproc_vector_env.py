@@ -33,10 +33,14 @@ from tests.vector_comparison import assert_same, assert_same_play
 from tests.vector_environments import (
     ClosingEnv,
     DrawingEnv,
+    GrowingInfoEnv,
     LargeInfoEnv,
     MisbehavingEnv,
     OtherSpaceEnv,
     TellingEnv,
+    TwoReasonsError,
+    UnreadableInfoEnv,
+    UnreadableSpaceEnv,
     UnsendableInfoEnv,
 )
 
@@ -106,6 +110,15 @@ class TestTheTwins:
         factories = [lambda: SampledEnv(copy.deepcopy(observation_space), action_space)] * n_envs
         ours, twin = SubprocVectorEnv(factories, start_method="fork"), SequentialVectorEnv(factories)
         assert_same_play(ours, twin, 10)
+        ours.close(), twin.close()
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_both_vectors_agree_on_infos_whose_containers_grow(self, mode):
+        twin = SequentialVectorEnv([GrowingInfoEnv] * 3, autoreset_mode=mode)
+        ours = SubprocVectorEnv([GrowingInfoEnv] * 3, autoreset_mode=mode, envs_per_process=2)
+        assert assert_same_play(ours, twin, 20)
+        told = twin.reset(seed=7)[1], twin.step(np.zeros(3, int))[4]
+        assert [infos["seen"].tolist() for infos in told] == [[[]] * 3, [[1]] * 3], "each info as it was told"
         ours.close(), twin.close()
 
     def test_both_vectors_agree_on_infos_larger_than_a_pipe(self):
@@ -221,6 +234,11 @@ class TestFailures:
             ("raise", 0, r"environment 2 \(seed 9\) raised ValueError in reset\(\)"),
             ("raise", -1, r"environment 2 \(seed None\) raised ValueError in make\(\)"),
             ("exit", 2, r"environment 2 \(seed 9\) raised SystemExit in step\(\): sys.exit\(3\) was called"),
+            (
+                "raise without a message",
+                2,
+                r"environment 2 \(seed 9\) raised WithoutMessageError in step\(\): \(no message: LookupError",
+            ),
             ("dtype", 2, r"environment 2 \(seed 9\) .* the observation is complex64\[3\]; expected float64\[3\]"),
             ("shape", 2, r"environment 2 \(seed 9\) .* the observation is float64\[2\]; expected float64\[3\]"),
             ("close", 2, r"environment 2 \(seed 9\) raised RuntimeError in step\(\): the simulator is closed"),
@@ -244,6 +262,7 @@ class TestFailures:
             ("kill", 0, r"environment 1 \(seed 8\) was in reset\(\) when its process, .* ended by signal 9"),
             ("kill", -1, r"was in make\(\) when its process, with environments 0 to 1, ended by signal 9"),
             ("end", 2, r"environment 1 \(seed 8\) was in step\(\) when its process, .* ended with exit code 4"),
+            ("end with 1", 2, r"ended with exit code 1; .*; its output shows the reason; correct the environment$"),
         ],
     )
     def test_reports_process_that_ends(self, what, at, message):
@@ -291,6 +310,28 @@ class TestFailures:
             env.get_attr("lock")
         assert env.get_attr("name") == (7, 8)
         env.close()
+
+    @pytest.mark.parametrize("start_method", multiprocessing.get_all_start_methods())
+    def test_reports_what_cannot_be_read_where_it_arrives(self, start_method):
+        problem = r"cannot be sent to another process: TwoReasonsError.__init__\(\) missing 1 .* 'second'"
+        factories = [TellingEnv, UnreadableInfoEnv, TellingEnv]
+        with contextlib.closing(SubprocVectorEnv(factories, start_method=start_method, envs_per_process=2)) as env:
+            env.reset(seed=7)
+            for use, what in (
+                (lambda: env.get_attr("last_error"), r"call\(\): the result"),
+                (lambda: env.step(np.zeros(3, int)), r"step\(\): its info"),
+            ):
+                assert env.get_attr("name") == (7, 8, 9)
+                with pytest.raises(EnvironmentFailedError, match=rf"environment 1 \(seed 8\) .* {what} {problem}"):
+                    use()
+        with pytest.raises(EnvironmentFailedError, match=rf"environment 0 .* make\(\): the description .* {problem}"):
+            SubprocVectorEnv([UnreadableSpaceEnv], start_method=start_method)
+
+    @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+    def test_reports_factory_that_cannot_be_read_in_its_process(self, start_method):
+        factory = functools.partial(NumberedEnv, TwoReasonsError("no", "never"))
+        with pytest.raises(EnvironmentFailedError, match=r"environment 1 .* raised TypeError in make\(\): TwoReasons"):
+            SubprocVectorEnv([NumberedEnv, factory], start_method=start_method, envs_per_process=1)
 
     def test_infos_that_nobody_reads_stay_in_their_process(self):
         env = SubprocVectorEnv([UnsendableInfoEnv] * 2, info_keys=["name"])

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import select
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -19,8 +19,9 @@ from rollcast.actor.environments.failures import EnvironmentFailedError, Failure
 from rollcast.actor.environments.returned_values import InvalidValueError
 from rollcast.actor.vector.arrays import Buffer, EnvironmentArrays
 from rollcast.actor.vector.doorbell import N_WORDS, Doorbell, Operation, PeerGoneError, Result, WordIndex
-from rollcast.actor.vector.environment_group import EnvironmentGroup, EnvironmentInfos
+from rollcast.actor.vector.environment_group import EnvFactory, EnvironmentGroup, EnvironmentInfos
 from rollcast.actor.vector.shared_memory import SharedMemory
+from rollcast.services.errors import message_of
 from rollcast.services.process.stop_signals import ignore_terminal
 
 logger = logging.getLogger(__name__)
@@ -31,12 +32,34 @@ _ORPHAN_GRACE_S = 2.0
 Handler = Callable[[], Any]
 
 
+class SentFactories(CloudpickleWrapper):
+    """Factories for a child process. Closures can be sent, too. The child unpickles the factories in `load`.
+
+    So an error in unpickling counts as an error in making the environments, and does not end the process.
+    """
+
+    def __setstate__(self, ob: bytes) -> None:
+        self._sent = ob
+
+    def load(self) -> Sequence[EnvFactory]:
+        """Returns the factories.
+
+        Raises:
+            Exception: An exception of an object that was unpickled.
+        """
+        if not hasattr(self, "fn"):  # a forked process has them already
+            super().__setstate__(self._sent)
+        sent: Any = self.fn  # gymnasium types it as one factory
+        factories: Sequence[EnvFactory] = sent
+        return factories
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildPlan:
     """The arguments of a child process.
 
     Attributes:
-        env_factories: The factories of the child's environments; wrapped, so that closures can be sent.
+        env_factories: The factories of the child's environments.
         first_index: The index of the child's first environment in the vector.
         autoreset_mode: The time of an environment's reset, as in gymnasium.
         info_keys: The keys of infos that the child sends to the parent; None: all keys.
@@ -44,7 +67,7 @@ class ChildPlan:
         parent_pid: The parent's process id. The child ends with the parent.
     """
 
-    env_factories: CloudpickleWrapper
+    env_factories: SentFactories
     first_index: int
     autoreset_mode: AutoresetMode
     info_keys: Collection[str] | None
@@ -106,7 +129,12 @@ def run_child(plan: ChildPlan, doorbell: Connection, messages: Connection) -> No
 
 def _serve(plan: ChildPlan, doorbell: Connection, messages: Connection) -> None:
     try:
-        env_factories: Any = plan.env_factories.fn
+        env_factories = plan.env_factories.load()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - what the factories hold raises anything
+        report = FailureReport.of(error, doing="make", env_index=plan.first_index, env_seed=None)
+        messages.send_bytes(report.to_json())
+        return
+    try:
         group = EnvironmentGroup(env_factories, plan.first_index, plan.autoreset_mode, plan.info_keys)
     except EnvironmentFailedError as error:
         messages.send_bytes(error.report.to_json())
@@ -171,26 +199,31 @@ def _obey(child: int, group: EnvironmentGroup, words: memoryview, connection: Co
 
 
 def _pickled(told: dict[int, Any] | list[Any], group: EnvironmentGroup, doing: str) -> memoryview:
-    """Pickles an answer with a part for each environment. An error names the environment of a failing part."""
-    try:
-        return ForkingPickler.dumps(told)
-    except Exception:
-        parts = told.items() if isinstance(told, dict) else enumerate(told, group.first_index)
-        for index, part in parts:
-            with group.naming(index, doing):
-                _check_pickles(part)
-        raise
+    """Pickles an answer with a part for each environment. An error names the environment of a failing part.
+
+    Each part is pickled alone, so that the parent can name the environment whose part it cannot unpickle.
+    """
+    parts: dict[int, bytes] = {}
+    for index, part in told.items() if isinstance(told, dict) else enumerate(told, group.first_index):
+        with group.naming(index, doing):
+            parts[index] = _pickled_part(part)
+    return ForkingPickler.dumps(parts)
 
 
-def _check_pickles(part: object) -> None:
+def _pickled_part(part: object) -> bytes:
     try:
-        ForkingPickler.dumps(part)
+        return bytes(ForkingPickler.dumps(part))
     except Exception as error:
         what = "its info" if isinstance(part, EnvironmentInfos) else "the result"
-        raise InvalidValueError(
-            f"{what} cannot be sent to another process: {error}; expected values that can be pickled; remove all other "
-            "values, or step the environments in this process: vectorization 'sync', SequentialVectorEnv"
-        ) from error
+        raise cannot_be_sent(what, error) from error
+
+
+def cannot_be_sent(what: str, error: Exception) -> InvalidValueError:
+    """Makes the error about a value that cannot travel between an environment's process and its parent."""
+    return InvalidValueError(
+        f"{what} cannot be sent to another process: {message_of(error)}; expected values that can be pickled; remove "
+        "all other values, or step the environments in this process: vectorization 'sync', SequentialVectorEnv"
+    )
 
 
 def _end_with_parent(parent_pid: int) -> None:

@@ -7,12 +7,13 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import register_after_fork
 from typing import Any
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, EnvironmentLostError, FailureReport
 from rollcast.actor.vector.arrays import EnvironmentArrays
-from rollcast.actor.vector.child import ChildPlan, MemoryLayout, run_child
+from rollcast.actor.vector.child import ChildPlan, MemoryLayout, cannot_be_sent, run_child
 from rollcast.actor.vector.doorbell import N_WORDS, Doorbell, Operation, PeerGoneError, Result, WordIndex
 from rollcast.actor.vector.environment_group import GroupDescription
 from rollcast.actor.vector.shared_memory import SharedMemory
@@ -92,7 +93,8 @@ class ChildProcess:
         report = self._receive(Connection.recv_bytes, "make")
         if report:
             raise _failure(report)
-        description: GroupDescription = self._receive(Connection.recv, "make")
+        sent = self._receive(Connection.recv_bytes, "make")
+        description: GroupDescription = self._unpickled(sent, "the description of its spaces", "make", self.indices[0])
         return description
 
     def attach(self, memory: SharedMemory, layout: MemoryLayout) -> None:
@@ -128,7 +130,7 @@ class ChildProcess:
         except (PeerGoneError, BrokenPipeError, ConnectionResetError) as error:
             raise self._lost(operation.name.lower()) from error
 
-    def finish(self, operation: Operation, timeout_s: float | None = None) -> Any:  # noqa: ANN401 - what a call returned
+    def finish(self, operation: Operation, timeout_s: float | None = None) -> dict[int, Any] | None:
         """Waits for the end of an operation.
 
         Args:
@@ -136,10 +138,10 @@ class ChildProcess:
             timeout_s: The longest wait, in seconds; None: the constructor's limit.
 
         Returns:
-            The results besides the arrays; None: no further results.
+            The results besides the arrays, by index of the environment; None: no further results.
 
         Raises:
-            EnvironmentFailedError: If an environment raised.
+            EnvironmentFailedError: If an environment raised, or its result cannot be unpickled.
             EnvironmentLostError: If the process has ended, or does not answer.
         """
         assert self._doorbell is not None
@@ -152,7 +154,9 @@ class ChildProcess:
         if result == Result.NOTHING_TO_ADD:
             return None
         if result == Result.MESSAGE:
-            return self._receive(Connection.recv, operation.name.lower())
+            parts: dict[int, bytes] = self._receive(Connection.recv, operation.name.lower())
+            what = "the result" if operation is Operation.CALL else "its info"
+            return {index: self._unpickled(part, what, operation.name.lower(), index) for index, part in parts.items()}
         raise _failure(self._receive(Connection.recv_bytes, operation.name.lower()))
 
     @property
@@ -205,15 +209,27 @@ class ChildProcess:
         except (EOFError, ConnectionResetError) as error:
             raise self._lost(doing) from error
 
+    def _unpickled(self, sent: bytes, what: str, doing: str, index: int) -> Any:  # noqa: ANN401 - what an environment told
+        try:
+            return ForkingPickler.loads(sent)
+        except Exception as error:  # noqa: BLE001 - what the object that was sent raises
+            problem = cannot_be_sent(what, error)
+            report = FailureReport.of(problem, doing=doing, env_index=index, env_seed=self._seed_of(index))
+            # Without a cause, like other failures in the environment's process.
+            raise EnvironmentFailedError(report) from None
+
     def _busy_with(self) -> tuple[int, int | None]:
         """Returns the environment in which the child works or last worked, and its seed."""
-        arrays: EnvironmentArrays | None = getattr(self, "_arrays", None)
-        if arrays is None:
+        if not hasattr(self, "_words"):
             return self.indices[0], None
         index = int(self._words[self._progress_at])
         index = index if index in self.indices else self.indices[0]
-        seed = int(arrays.seed[index])
-        return index, seed if seed >= 0 else None
+        return index, self._seed_of(index)
+
+    def _seed_of(self, index: int) -> int | None:
+        arrays: EnvironmentArrays | None = getattr(self, "_arrays", None)
+        seed = -1 if arrays is None else int(arrays.seed[index])
+        return seed if seed >= 0 else None
 
     def _hung(self, doing: str) -> EnvironmentLostError:
         self._hangs = True
@@ -232,7 +248,8 @@ class ChildProcess:
         index, seed = self._busy_with()
         return EnvironmentLostError(
             f"was in {doing}() when its process, with environments {_span(self.indices)}, ended "
-            f"{_manner(self._process.exitcode)}; expected it to run until close(); {_advice(self._process.exitcode)}",
+            f"{_manner(self._process.exitcode)}; expected it to run until close(); "
+            f"{_advice(self._process.exitcode, doing)}",
             env_index=index,
             env_seed=seed,
         )
@@ -267,12 +284,14 @@ def _manner(exitcode: int | None) -> str:
     return f"by signal {-exitcode}" if exitcode < 0 else f"with exit code {exitcode}"
 
 
-def _advice(exitcode: int | None) -> str:
-    if exitcode == 1:  # a traceback
+def _advice(exitcode: int | None, doing: str) -> str:
+    if exitcode == 1 and doing == "make":  # a traceback
         return (
             "its output shows the reason: perhaps an import of the program makes the vector; put this code below "
             '`if __name__ == "__main__":`'
         )
+    if exitcode == 1:
+        return "its output shows the reason; correct the environment"
     return "find out whether lack of memory, another program or an environment ended the process"
 
 

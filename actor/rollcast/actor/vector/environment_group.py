@@ -283,9 +283,8 @@ class EnvironmentGroup:
             infos[index] = EnvironmentInfos(kept, final_info)
 
     def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
-        if self._info_keys is None:
-            return _copied(info)
-        return _copied({key: info[key] for key in self._info_keys if key in info})
+        kept = info if self._info_keys is None else {key: info[key] for key in self._info_keys if key in info}
+        return {key: _copied(value) for key, value in kept.items()}
 
     def _reset_one(self, place: int, options: dict[str, Any] | None) -> dict[str, Any]:
         index = self.first_index + place
@@ -329,12 +328,15 @@ def _environment(env_factory: EnvFactory) -> gymnasium.Env[Any, Any]:
     return with_event_statistics(env)
 
 
-def _copied(info: dict[str, Any]) -> dict[str, Any]:
-    """Copies an info, as gymnasium's vectors do, because environments may reuse dictionaries and arrays."""
-    return {
-        key: _copied(value) if isinstance(value, dict) else value.copy() if isinstance(value, np.ndarray) else value
-        for key, value in info.items()
-    }
+def _copied(value: Any) -> Any:  # noqa: ANN401 - whatever infos have
+    """Copies an info's containers and arrays, because environments may reuse them."""
+    if isinstance(value, dict):
+        return {key: _copied(member) for key, member in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_copied, value))
+    if isinstance(value, list | set | np.ndarray):
+        return value.copy()
+    return value
 
 
 def deal_seeds(seeds: Sequence[int], n_envs: int) -> list[list[int]]:

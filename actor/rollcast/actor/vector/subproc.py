@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.vector.arrays import EnvironmentArrays, Value
 from rollcast.actor.vector.base import LockstepVectorEnv, NotesFailure
-from rollcast.actor.vector.child import ChildPlan, MemoryLayout
+from rollcast.actor.vector.child import ChildPlan, MemoryLayout, SentFactories
 from rollcast.actor.vector.child_process import ChildProcess
 from rollcast.actor.vector.doorbell import Operation, hear_any
 from rollcast.actor.vector.environment_group import EnvFactory, EnvironmentInfos
@@ -107,7 +106,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
             for first in range(0, n_envs, envs_per_process):
                 factories: Any = list(env_factories[first : first + envs_per_process])
                 plan = ChildPlan(
-                    env_factories=CloudpickleWrapper(factories),
+                    env_factories=SentFactories(factories),
                     first_index=first,
                     autoreset_mode=self.autoreset_mode,
                     info_keys=info_keys,
@@ -264,7 +263,7 @@ class SubprocVectorEnv(LockstepVectorEnv):
 
     def _call_all(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         results = self._run(Operation.CALL, [(name, args, kwargs)] * len(self._workers))
-        return tuple(one for several in results for one in several)
+        return tuple(one for several in results for one in several.values())
 
     def _set_all(self, name: str, values: list[Any]) -> None:
         self._run(
