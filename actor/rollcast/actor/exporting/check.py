@@ -247,7 +247,7 @@ def _mismatch(
     what: str, n_before: int, expected: NDArray[Any], given: NDArray[Any], difference: float
 ) -> MismatchError:
     if expected.shape != given.shape or expected.dtype != given.dtype:
-        found = f"{given.dtype}{list(given.shape)}, and expected {expected.dtype}{list(expected.shape)}"
+        found = f"{given.dtype}{list(given.shape)}; expected {expected.dtype}{list(expected.shape)}"
     else:
         same = (
             expected == given
@@ -255,9 +255,10 @@ def _mismatch(
             else np.isclose(expected, given, 0, TOLERANCE + _rounding(expected.dtype))
         )
         row = int(np.flatnonzero(~same.reshape(len(same), -1).all(axis=1))[0])
-        found = f"{given[row].tolist()} for drawn observation {n_before + row}, and expected {expected[row].tolist()}"
+        found = f"{given[row].tolist()} for drawn observation {n_before + row}; expected {expected[row].tolist()}"
     return MismatchError(
-        f"the {what} of the exported policy is {found:.400}; the difference is {difference:.2g}, above {TOLERANCE:g}; "
+        f"the exported policy computes the {what} {found:.400}; the difference is {difference:.2g}, above "
+        f"{TOLERANCE:g}; "
         "no file was written; report this, with the policy file, or serve the policy instead: rollcast serve-policy"
     )
 

@@ -295,14 +295,14 @@ class TestCheck:
         model, content = exported(saved)
         other = self.spoilt(saved, name, 0.01)
         with pytest.raises(
-            MismatchError, match=f"the ({what}) of the exported policy is .*, and expected .*the difference is"
+            MismatchError, match=f"the exported policy computes the ({what}) .*; expected .*; the difference is"
         ):
             check_model(content, model, other, saved.spaces, "0", 300)
 
     def test_finds_another_greedy_action(self):
         saved = saved_policy(VECTOR, Discrete(3))
         model, content = exported(saved, "godot")
-        with pytest.raises(MismatchError, match="the action of the exported policy"):
+        with pytest.raises(MismatchError, match="the exported policy computes the action"):
             check_model(content, model, self.spoilt(saved, "networks.0.layers.1.bias", 1.0), saved.spaces, "0", 300)
 
     def test_finds_a_difference_beside_forbidden_actions(self):
