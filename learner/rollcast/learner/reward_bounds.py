@@ -1,4 +1,4 @@
-"""The largest rewards that an algorithm can see after clipping and normalising. Imports no torch."""
+"""The rewards that an algorithm can see after clipping and normalising. Imports no torch."""
 
 import math
 from typing import Final, Literal
@@ -8,20 +8,16 @@ RewardClip = Literal["none", "unit", "soft_asymmetric"]
 # Bound of normalised rewards, that of SB3's VecNormalize.
 MAX_NORMALIZED_REWARD: Final = 10.0
 
-# For each way of clipping: the largest factor of a small reward, and the largest clipped reward.
-_STEEPEST_AND_LARGEST: Final[dict[str, tuple[float, float]]] = {
-    "none": (1.0, math.inf),
-    "unit": (1.0, 1.0),
-    "soft_asymmetric": (5.0, 5.0),
-}
 
-
-def most_after_clipping(size: float, clip: str) -> float:
-    """Returns an upper bound of the size of a clipped reward.
+def clipped_reward(reward: float, clip: str) -> float:
+    """Returns a clipped reward; see `clip_rewards`.
 
     Args:
-        size: The reward's size, at least 0.
-        clip: The way of clipping, a `RewardClip`.
+        reward: The reward.
+        clip: The way of clipping, a `RewardClip`. Other texts: no clipping.
     """
-    steepest, largest = _STEEPEST_AND_LARGEST.get(clip, _STEEPEST_AND_LARGEST["none"])
-    return min(steepest * size, largest)
+    if clip == "unit":
+        return max(-1.0, min(1.0, reward))
+    if clip == "soft_asymmetric":
+        return (5.0 if reward > 0.0 else 0.3) * math.tanh(reward)
+    return reward

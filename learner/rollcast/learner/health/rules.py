@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 from numpy.typing import NDArray
 
-from rollcast.learner.reward_bounds import MAX_NORMALIZED_REWARD, most_after_clipping
+from rollcast.learner.reward_bounds import MAX_NORMALIZED_REWARD, clipped_reward
 from rollcast.learner.runs.goal import goal_of
 from rollcast.learner.writers.metric_names import (
     ENV_STEPS_PER_SECOND,
@@ -421,7 +421,7 @@ def critic_clipped(run: RunRecords) -> Iterator[LearningFinding]:
 def reward_scale_off(run: RunRecords) -> Iterator[LearningFinding]:
     """Scaled rewards are far from a size of about 1: above 100 a step, or no return above 0.1.
 
-    Records have the environment's own rewards. So the rule clips a mean reward as training clips each reward.
+    Records have the environment's own rewards. So the rule clips an episode's mean reward like a single reward.
 
     Source: Henderson et al. 2018, section 4 ("reward scaling has a large effect"); Engstrom et al. 2020 (PPO's code
     divides by the standard deviation of returns); SB3's tips.
@@ -435,12 +435,15 @@ def reward_scale_off(run: RunRecords) -> Iterator[LearningFinding]:
     if not len(returns.values) or len(returns.values) != len(lengths.values):
         return
     clip = run.settings.get(f"{run.algorithm}.reward_clip", run.settings.get("replay.reward_clip", "none"))
-    a_step = float(np.median(np.abs(returns.values) / np.maximum(lengths.values, 1.0)))
-    a_step = factor * most_after_clipping(a_step, clip)
+    n_steps = np.maximum(lengths.values, 1.0)
+    means = [clipped_reward(reward, clip) for reward in (returns.values / n_steps).tolist()]
+    a_step = factor * float(np.median(np.abs(means)))
     if run.settings.get(f"{run.algorithm}.normalize_rewards"):
         # Rewards that are all equal have a standard deviation of 0: their factor is 10,000.
         a_step = min(a_step, MAX_NORMALIZED_REWARD * (run.setting("reward_scale") or 1.0))
-    largest = factor * float(np.abs(np.concatenate(extremes)).max(initial=0.0))
+    length = float(np.median(n_steps))
+    clipped = [clipped_reward(end / length, clip) * length for end in np.concatenate(extremes).tolist()]
+    largest = factor * max(map(abs, clipped), default=0.0)
     if a_step > 100.0:
         yield LearningFinding(
             "reward-scale",

@@ -121,6 +121,22 @@ def test_rewards_are_judged_as_they_are_clipped(settings: dict[str, Any], factor
     assert ("reward-scale" in rules_of(run_of(rows, {**SETTINGS, **settings}))) is found
 
 
+@pytest.mark.parametrize(
+    ("clip", "largest", "found"),
+    [
+        ("none", 0.05, True),
+        ("soft_asymmetric", 0.05, False),
+        ("soft_asymmetric", -0.2, True),
+        ("none", -0.2, False),
+        ("unit", -0.05, True),
+    ],
+)
+def test_small_returns_are_judged_as_they_are_clipped(clip: str, largest: float, found: bool):
+    ends: dict[str, Any] = {f"episode_return__{end}": largest for end in ("min", "mean", "max")}
+    rows = records(ppo__reward_factor=1.0, **ends)
+    assert ("reward-scale" in rules_of(run_of(rows, {**SETTINGS, "ppo.reward_clip": clip}))) is found
+
+
 SLOW: dict[str, Any] = {"speed__env_steps_per_second": 20.0, "speed__waiting_fraction": 0.97}
 
 
