@@ -4,6 +4,7 @@ from rollcast.learner.algorithms.defaults import (
     ALGORITHM_DEFAULTS,
     check_algorithm,
     foreign_groups,
+    short_name,
     with_algorithm_defaults,
 )
 from rollcast.learner.algorithms.minibatches import default_minibatch_steps
@@ -28,6 +29,10 @@ OWN = "my.module:Mine"
 )
 def test_foreign_groups_are_read_by_other_algorithms_only(algorithm: str, foreign: set[str]):
     assert foreign_groups(algorithm) == foreign
+
+
+def test_short_name_leaves_the_module_out():
+    assert [short_name(name) for name in ("sac", OWN)] == ["sac", "Mine"]
 
 
 def test_algorithms_are_those_that_there_are_and_classes_of_modules():

@@ -32,6 +32,14 @@ def test_the_recent_return_needs_all_its_episodes():
     assert progress.snapshot().episodes == 4
 
 
+def test_waiting_is_a_share_of_the_time():
+    progress = TrainingProgress()
+    progress.record(experience([0], [], waited_s=1e6))
+    assert progress.snapshot().waiting_fraction > 1
+    assert progress.snapshot().env_steps_per_second > 0
+    assert progress.snapshot().seconds == pytest.approx(0, abs=60)
+
+
 def test_counting_goes_on_from_a_checkpoint():
     progress = TrainingProgress(n_return_episodes=3)
     progress.record(experience([1, 3], [1.0, 2.0, 3.0, 4.0], waited_s=0.5))

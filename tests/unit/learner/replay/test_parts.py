@@ -112,6 +112,12 @@ def test_smaller_container_limits_available_memory(machine: Path):
     assert available_bytes() == 0
 
 
+def test_rejects_too_large_buffer_with_both_sizes(machine: Path):
+    check_memory(8_000_000 * 1024, what="this")
+    with pytest.raises(ConfigurationError, match=r"a buffer takes 9\.0 GB, and 8\.2 GB are available; expected"):
+        check_memory(9 * 10**9, what="a buffer")
+
+
 def test_asks_gpu_for_its_free_memory(machine: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2_000_000_000, 8_000_000_000))
     gpu, cpu = torch.device("cuda"), torch.device("cpu")

@@ -77,6 +77,20 @@ def test_too_many_actors_are_refused_until_one_has_gone():
     assert registry.join(offer("b", 2)).slot == 1
 
 
+def test_who_opens_no_stream_loses_its_slot_to_whoever_comes_next():
+    registry = make_registry(max_actors=2, join_lease_s=-1.0)
+    registry.join(offer("stays", 1))
+    registry.open_stream("stays", 1, lambda: None)
+    for nonce in range(5):
+        assert registry.join(offer(f"stranger-{nonce}", nonce)).slot == 1
+    assert [info.actor_id for info in registry.infos()] == ["stays", "stranger-4"]
+    with pytest.raises(UnknownActorError, match="has not joined"):
+        registry.open_stream("stranger-0", 1, lambda: None)
+    assert registry.open_stream("stranger-4", 1, lambda: None).slot == 1
+    with pytest.raises(LimitExceededError, match="max_actors is 2"):
+        registry.join(offer("late", 9))
+
+
 def test_who_has_played_keeps_its_slot_whatever_becomes_of_its_next_process():
     registry = make_registry(max_actors=1, join_lease_s=-1.0)
     streaming(registry, "a", 1)(clean=True)

@@ -62,6 +62,18 @@ def test_a_stream_waits_until(happens: Callable[[Rounds, Place, Waiting], object
         assert rounds.book(4).version == 2, "it has the place, or three more than were wanted have come"
 
 
+def test_actors_of_a_later_round_are_called_back_when_nobody_else_can_play_the_newest():
+    rounds, called = begun(4), []
+    lost = rounds.book(4)
+    later = [rounds.book(4, recall=lambda name=name: called.append(name)) for name in "ab"]
+    assert [place.version for place in later] == [2, 3]
+    rounds.give_back(lost)
+    assert called == ["a"], "as many as the round has places for"
+    assert rounds.book(4).version == 1
+    rounds.give_back(later[0])
+    assert called == ["a"]
+
+
 def test_places_that_came_before_anybody_waited_for_them_are_forgotten_once_they_are_played():
     rounds = begun(1)
     booked = rounds.book(1)

@@ -26,6 +26,12 @@ def test_status_before_anything_is_there():
     assert "networks" in status.waiting_for
 
 
+def test_the_status_of_an_algorithm_without_a_buffer_has_none():
+    status = attached().status()
+    assert status.replay is None
+    assert (status.duplicate_rollouts, status.rejected_rollouts, status.stale_trajectories) == (0, 0, 0)
+
+
 def test_the_status_has_what_is_not_healthy_and_an_evaluator_that_skips_most():
     told = LearningFinding("critic-clipped", "the critic is far off", "try --ppo.normalize-rewards")
     control = TrainingControl(algorithm="ppo", run_dir=None, learning=lambda: (told,))

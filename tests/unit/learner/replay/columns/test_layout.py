@@ -49,6 +49,15 @@ def test_rejects_rollout_without_the_frames_before_it(frames: int | None):
     assert buffer.size == 0
 
 
+def test_stacks_have_their_own_layout():
+    layout = make_layout(RolloutShape(SPACES, 4), log_prob=False)
+    assert layout.stacked is layout
+    stacked = make_layout(RolloutShape(SPACES, 4, frame_stack=3), log_prob=False).stacked
+    assert [leaf.shape for leaf in stacked.substeps["0"].observation.values()] == [(3, 2), (3, 2, 3)]
+    assert stacked.observation_bytes == 3 * layout.observation_bytes
+    assert stacked.frame_stack == 1
+
+
 @pytest.mark.parametrize(("log_prob", "expected"), [(False, 8 + 6 + 8), (True, 8 + 6 + 8 + 4)])
 def test_step_bytes_are_the_sum_of_its_columns(log_prob: bool, expected: int):
     layout = make_layout(RolloutShape(SPACES, 4), log_prob=log_prob)
