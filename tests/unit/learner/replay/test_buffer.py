@@ -100,6 +100,16 @@ def test_rewards_are_clipped_one_by_one_before_they_are_summed(settings: dict, w
     assert own[0, 0] == 7.0
 
 
+def test_keeps_last_entries_of_rollout_larger_than_buffer(place: str | None):
+    buffer = make_buffer(capacity=10, sampler="fifo", place=place)
+    world = World(n_steps=T, has_reset_rows=False, n_envs=9)
+    rollout, steps = world.play(random_ends(np.random.default_rng(0), T, 9))
+    assert buffer.insert(rollout) == 36
+    sample = buffer.sample(buffer.size)
+    numbers = check_transitions(sample, {step.observation: step for step in steps}, 1, 0.99)
+    assert numbers.tolist() == [step.observation for step in steps[-buffer.size :]]
+
+
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
 def test_seed_decides_the_samples(sampler: str):
     def drawn(seed: int) -> list[int]:

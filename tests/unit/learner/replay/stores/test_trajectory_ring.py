@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from rollcast.learner.replay.columns.layout import make_layout
+from rollcast.learner.replay.columns.steps import ENTRY, STEP, TERMINATED
+from rollcast.learner.replay.stores.n_step import fold_n_step
 from rollcast.learner.replay.stores.row_plan import acting_trajectories
 from rollcast.learner.replay.stores.trajectory_ring import TrajectoryRing, ring_rows
 from rollcast.learner.replay.stores.transitions import transition_bytes
@@ -72,6 +74,16 @@ def test_rejects_missing_final_observation_and_changes_nothing():
     assert ring_.span == (0, 0)
 
 
+def test_a_cleared_ring_has_no_entries():
+    rollout, _ = World(n_steps=4, has_reset_rows=False).play(random_ends(np.random.default_rng(0), 4, 2))
+    ring_ = ring(4, 10)
+    assert ring_.insert(rollout)
+    every = np.arange(ring_.n_slots)
+    assert np.count_nonzero(ring_.is_entry(every)) == ring_.size
+    ring_.clear()
+    assert not ring_.is_entry(every).any()
+
+
 LAYOUT = make_layout(RolloutShape(SPACES, 5), log_prob=False)
 
 
@@ -84,3 +96,13 @@ def test_takes_twice_the_bytes_of_a_ring():
 def test_stacks_take_their_bytes():
     stacked = transition_bytes(make_layout(RolloutShape(SPACES, 5, frame_stack=4), log_prob=False))
     assert stacked.columns == transition_bytes(LAYOUT).columns + 2 * 3 * LAYOUT.observation_bytes
+
+
+def test_stops_at_invalid_rows_and_wraps_around_the_end():
+    step = STEP | ENTRY
+    flags = np.array([step, 0, step, step | TERMINATED, 0, step], np.uint8)
+    reward = np.array([1, 0, 2, 4, 0, 8], np.float32)
+    result = fold_n_step(np.array([2, 3, 5]), n_step=3, discount=0.5, reward=reward, flags=flags)
+    assert result.reward.tolist() == [4.0, 4.0, 8.5]
+    assert result.n_steps.tolist() == [2, 1, 2]
+    assert result.last.tolist() == [3, 3, 0]
