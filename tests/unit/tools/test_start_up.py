@@ -37,3 +37,9 @@ def test_help_and_settings_of_every_command_import_no_large_library():
 def test_commands_import_only_the_large_libraries_that_they_need(names: tuple[str, ...], allowed: set[str]):
     program = f"from rollcast.tools.commands import COMMANDS\nfor name in {names}: COMMANDS[name].function()"
     assert libraries_after(program) & LARGE <= allowed
+
+
+def test_acting_needs_numpy_and_gymnasium_alone():
+    modules = ("environments.make", "vector.make", "policies.make", "workers.flat", "statistics.epoch_aggregator")
+    program = "\n".join(f"import rollcast.actor.{module}" for module in modules)
+    assert libraries_after(program) & LARGE == {"numpy", "gymnasium"}
