@@ -94,21 +94,18 @@ def pairs(n: int):
 def test_the_tree_that_begins_changes_with_each_round():
     calls: list[str] = []
 
-    def side(name: str):
-        return lambda what: calls.append(f"{name} {what}") or {what: 1.0}
+    def side(name: str, seconds: float):
+        return lambda what: calls.append(f"{name} {what}") or {what: seconds}
 
-    found = against.compare(["x", "y"], side("this"), side("other"), pairs(5))
+    found = against.compare(["x", "y"], side("this", 1.0), side("other", 2.0), pairs(5))
     assert calls == [
         *("this x", "other x", "this y", "other y"),
         *("other x", "this x", "other y", "this y"),
         *("this x", "other x"),
     ]
-    assert [len(comparison.rounds) for comparison in found.values()] == [3, 2]
-
-
-def test_each_round_has_this_tree_first_whichever_began():
-    found = against.compare(["x"], lambda _: {"x": 1.0}, lambda _: {"x": 2.0}, pairs(2))
-    assert found["x"].rounds == [({"x": 1.0}, {"x": 2.0})] * 2
+    assert {name: comparison.rounds for name, comparison in found.items()} == {
+        name: [({name: 1.0}, {name: 2.0})] * n_rounds for name, n_rounds in (("x", 3), ("y", 2))
+    }, "this tree first, whichever began"
 
 
 def test_what_cannot_be_measured_in_one_tree_says_why_and_is_not_tried_again():
