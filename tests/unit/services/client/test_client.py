@@ -1,4 +1,5 @@
 import math
+import time
 
 import grpc
 import pytest
@@ -14,7 +15,7 @@ from rollcast.services.errors import (
 )
 from rollcast.services.joining.join import Relay
 from rollcast.services.limits.limits import LONGEST_WAIT_S
-from tests.integration.learner_fakes import DEADLINE_S
+from tests.integration.learner_fakes import DEADLINE_S, serve
 
 
 def test_missing_learner_is_reported_with_its_address():
@@ -65,6 +66,21 @@ def test_a_call_that_begins_when_another_thread_has_closed_the_client_is_reporte
     client.close()
     with pytest.raises(LearnerUnreachableError, match=r"127\.0\.0\.1:1 has been closed on this side"):
         CALLS[call](client)
+
+
+def test_client_reconnects_to_restarted_learner():
+    with serve() as first:
+        address = first.address
+        client = LearnerClient(address, timeout_s=DEADLINE_S)
+        assert client.is_serving()
+    with client, serve(address):
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                assert client.is_serving()
+                break
+            except LearnerUnreachableError:
+                assert time.monotonic() < deadline
 
 
 @pytest.mark.parametrize("client", [LearnerClient, ReplayClient])
