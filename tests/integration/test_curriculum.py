@@ -22,7 +22,7 @@ def records_of(run: Path) -> list[dict[str, float]]:
 
 
 def test_returns_follow_the_progress_and_those_of_evaluations_do_not(tmp_path: Path):
-    """Where each environment is a process; every kind of actors passes tests/distributed_actors_suite.py."""
+    """Each environment is a process; every kind of actors passes tests/distributed_actors_suite.py."""
     run = tmp_path / "run"
     options = ("--n-actors", 1, "--vectorization", "subprocess", "--total-steps", 2000)
     completed("train", *TRAINING, *options, "--eval-interval-steps", 500, "--eval-episodes", 2, "--run-dir", run)
