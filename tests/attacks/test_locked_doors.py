@@ -73,7 +73,7 @@ def names_of(methods):
 
 
 def test_the_table_names_every_rpc_that_is_served_and_no_other(learner, keys):
-    """Those that the server says that it serves, and those of all our own files, served or not."""
+    """The server names those that it serves; our own files have all, served or not."""
     viewer = client_security(keys / "ours", token_file=keys / "ours/viewer.token")
     served = names_of(served_methods(learner.address, viewer))
     for module in pkgutil.iter_modules(rollcast.v1.__path__, "rollcast.v1."):
