@@ -65,8 +65,8 @@ class FirstStore(CheckpointStore):
         every = dict(digests)
         for rank in range(1, self._group.n_ranks):
             what = f"rank {rank} to write its part of the checkpoint after {info.n_updates} updates"
-            digests = _told(self._group, f"checkpoint{self._n_staged}/part", rank, what, "digests", dict)
-            every |= {staged / name: str(digest) for name, digest in digests.items()}
+            of_part = _told(self._group, f"checkpoint{self._n_staged}/part", rank, what, "digests", dict)
+            every |= {staged / name: str(digest) for name, digest in of_part.items()}
         path = super().commit(staged, info, previous=previous, digests=every)
         _tell(self._group, f"checkpoint{self._n_staged}/committed", path=str(path))
         return path
