@@ -151,6 +151,19 @@ def test_a_run_by_the_former_default_goes_on_by_it_if_no_algorithm_is_named(tmp_
     assert RunDirectory(run).read_settings()["algorithm"] == "impala"
 
 
+def test_metrics_go_on_in_the_same_file(tmp_path):
+    train(settings_for(tmp_path / "run", "impala", "--log-interval-s", "1e-9"), n_casts=10)
+    checkpoint = CheckpointStore(tmp_path / "run" / "checkpoints", keep=1).newest()
+    assert checkpoint is not None
+    assert checkpoint[1].n_updates == 5
+    assert records(tmp_path / "run")[-1]["env_steps"] > checkpoint[1].env_steps
+    train(resumed(tmp_path / "run"))
+    steps = [record["env_steps"] for record in records(tmp_path / "run")]
+    assert steps == sorted(set(steps)), "what was made twice is written once"
+    assert steps[-1] >= 640
+    assert len(list((tmp_path / "run" / "tensorboard").glob("events*"))) == 2
+
+
 def test_a_resume_that_is_refused_leaves_the_metrics_as_they_were(tmp_path):
     run_dir = tmp_path / "run"
     train(settings_for(run_dir, "impala", "--deterministic"), n_casts=9)
