@@ -98,6 +98,14 @@ def test_policy_whose_likeliest_actions_loop_is_judged_by_drawn_ones_too_if_that
     assert re.search(r"actions +greedy\nmean return +0\.0\n(.*\n)*actions +sampled from the policy\n", printed)
 
 
+def test_return_of_training_ends_it_if_that_is_asked_for(tmp_path: Path):
+    options = ("--eval-interval-steps", 1, "--eval-episodes", 1, "--stop-return", RETURN_OF_COUNTING)
+    summary, printed = trained(tmp_path / "run", *SEQUENTIAL, *COUNTING, *options, "--stop-on", "train")
+    assert summary["solved"] is True
+    assert summary["env_steps"] >= 500, "100 episodes"
+    assert "(solved: 15 over 100 episodes)" in printed
+
+
 @pytest.mark.parametrize("kind", ["sequential", "subprocess"])
 def test_evaluation_changes_no_bit_of_a_deterministic_run(kind: str, tmp_path: Path):
     options = ("--deterministic", "--actor-kind", kind, "--envs-per-actor", 2, "--n-rollout-steps", 8)
