@@ -1,4 +1,4 @@
-"""Whether text can be read on its ground."""
+"""Measures whether text can be read on its ground."""
 
 
 def contrast(one: str, other: str) -> float:

@@ -292,7 +292,7 @@ def test_a_run_goes_on_with_changed_settings_and_keeps_their_history(tmp_path, a
 
 
 def said_by(run_dir: Path, *options: str) -> list[str]:
-    """What a run says when it is resumed."""
+    """The messages of a run that is resumed."""
     said: list[str] = []
     train(resumed(run_dir, *options), n_casts=2, announce=said.append)
     return said

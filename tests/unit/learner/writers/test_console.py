@@ -41,7 +41,7 @@ def screen_of(status: LearnerStatus, *, terminal: bool = True, **goals: object) 
 
 
 def last_view(screen: str) -> str:
-    """What a terminal of 80 columns shows at the end."""
+    """The text that a terminal of 80 columns shows at the end."""
     last = screen[screen.rindex("rollcast") :]
     assert max(len(line) for line in last.splitlines()) <= 80
     return last
