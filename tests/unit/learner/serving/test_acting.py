@@ -116,3 +116,12 @@ def test_an_error_reaches_every_caller_and_the_next_call_is_answered():
                 found.result(DEADLINE_S)
     recovered.append(True)
     assert call(acting, 0, 1)[1] == 7
+
+
+def test_answers_are_within_the_bounds_of_the_environments_actions():
+    spaces = {"0": SubstepSpaces(observation=Box(-1, 1, (3,)), action=Box(-0.25, 0.25, (2,)))}
+    spec = PolicySpec(hidden_sizes=(4,))
+    weights = TorchPolicy(spaces, spec).state_arrays()
+    acting = BatchedActing(spaces, spec, lambda: (7, weights), seed=0)
+    action, _ = acting.act({"": np.zeros((50, 3), np.float32)}, substep_key="0", deterministic=False)
+    assert np.abs(action).max() == 0.25, "sampled with a standard deviation of 1, and clipped"
