@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ class Late(Offered):
 class Training:
     """Updates of ten steps each, with an evaluation beside them."""
 
-    def __init__(self, **schedule: object) -> None:
+    def __init__(self, run_dir: Path | None = None, **schedule: object) -> None:
         self.actors, self.progress = Offered(), TrainingProgress()
         given = {"interval_s": None, "interval_steps": None}
         self.run_history = RunHistory()
@@ -75,6 +76,7 @@ class Training:
             self.progress,
             EvaluationSchedule(**(given | schedule)),
             self.actors.policy,
+            run_dir=run_dir,
             run_history=self.run_history,
         )
 
@@ -313,6 +315,22 @@ def test_resumed_run_keeps_what_was_evaluated():
     assert resumed.actors.offered == [(6, 50)], "the next multiple, as without the interruption"
     resumed.report(6, 1.0)
     assert resumed.evaluation.is_out_of_patience, "evaluations before the interruption count"
+
+
+def test_resumed_run_plays_against_the_opponents_of_before(tmp_path: Path):
+    training, resumed = (Training(tmp_path, interval_steps=10, n_opponents=1) for _ in range(2))
+    for version in (2, 3, 4):
+        training.update()
+        state = training.actors.policy.state_arrays()
+        policy = EvaluatedPolicy(version=version, env_steps=10 * version, state=state)
+        against = {0: summarize((1.0,), (5,))}
+        training.actors.results.append(EvaluationResult(policy=policy, played={}, seconds=1.5, against=against))
+        training.evaluation.take()
+    resumed.progress.load_state(training.progress.state())
+    resumed.evaluation.load_state(json.loads(json.dumps(training.evaluation.state(), allow_nan=False)))
+    resumed.actors.version = training.actors.version
+    resumed.update()
+    assert resumed.actors.opponents == (2, 4), "the first one, and the last"
 
 
 def test_resumed_run_that_is_out_of_patience_says_so(caplog: pytest.LogCaptureFixture):
