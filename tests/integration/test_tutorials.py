@@ -53,6 +53,14 @@ def test_commands_that_are_to_end_sooner_are_on_the_pages():
     assert {step.typed for step in steps if isinstance(step, Entry)} >= SOONER.keys()
 
 
+def test_no_folder_has_the_name_of_a_module():
+    """From the folder above, Python would import it as an empty package, and not say that no module has this name."""
+    for page in TUTORIALS:
+        text = page.read_text(encoding="utf-8")
+        folders, modules = re.findall(r"mkdir (\w+)", text), re.findall(r"--env-id (\w+):", text)
+        assert not set(folders) & set(modules), page.name
+
+
 def test_each_is_about_a_failure_and_leads_on():
     assert {page.stem for page in TUTORIALS} == {"first_run", "own_environment", "two_machines", "own_training_loop"}
     for page in TUTORIALS:
