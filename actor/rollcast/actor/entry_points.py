@@ -80,6 +80,12 @@ def load_entry_point(entry_point: str) -> Callable[..., Any]:
             f"importable module; {missing_module_advice(str(error.name).partition('.')[0])}"
         ) from error
     for name in attribute.split("."):
+        if not hasattr(value, name) and _is_folder(value):
+            raise ConfigurationError(
+                f"the entry point {entry_point!r} cannot be loaded: {module_name!r} is a folder, "
+                f"{str(next(iter(value.__path__)))!r}; expected a module; "
+                f"{missing_module_advice(module_name.replace('.', '/'))}"
+            )
         if not hasattr(value, name):
             raise ConfigurationError(
                 f"the entry point {entry_point!r} cannot be loaded: {module_name!r} has no attribute {attribute!r}; "
@@ -93,6 +99,11 @@ def load_entry_point(entry_point: str) -> Callable[..., Any]:
         )
     loaded: Callable[..., Any] = value
     return loaded
+
+
+def _is_folder(value: object) -> bool:
+    """Returns whether Python imported a folder as a package although the folder has no `__init__.py`."""
+    return hasattr(value, "__path__") and getattr(value, "__file__", None) is None
 
 
 def _callables_of(owner: object) -> str:

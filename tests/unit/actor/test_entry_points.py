@@ -55,3 +55,10 @@ def test_errors_inside_the_module_are_its_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ZeroDivisionError):
         load_entry_point("broken_module_of_test:name")
+
+
+def test_a_folder_of_the_modules_name_is_told_apart_from_the_module(tmp_path, monkeypatch):
+    (tmp_path / "folder_of_test").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"is a folder, '.*folder_of_test'; .*no folder_of_test.py in this"):
+        load_entry_point("folder_of_test:make")
