@@ -113,6 +113,9 @@ def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun, p
     rows = [("mean return", mean_return)]
     if summary.evaluations or run.stops_on_evaluation:
         rows.append(("evaluation", evaluated))
+    folder = run.run_directory
+    # A run that is stopped before its first update has no policy to look at.
+    look = [("look at it", f"{program} evaluate {shlex.quote(str(folder.path))}")]
     for name, value in (
         *rows,
         ("env steps", f"{summary.env_steps:,} in {summary.seconds:.1f} s ({summary.env_steps_per_second:,.0f}/s)"),
@@ -122,8 +125,8 @@ def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun, p
             f"version {summary.policy_version:,}, lag of the run: mean {summary.policy_lag_mean:.2f}, "
             f"max {summary.policy_lag_max}",
         ),
-        ("run directory", str(run.run_directory.path)),
-        ("look at it", f"{program} evaluate {shlex.quote(str(run.run_directory.path))}"),
+        ("run directory", str(folder.path)),
+        *(look if folder.policy_path("last").is_file() else []),
     ):
         # no table, which would wrap the command at 80 columns, so that it could not be copied
         print_line(output, f"{name:<15}{value}")

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from rollcast.learner.commands.running import print_summary
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.summary import TrainingSummary
 
 SUMMARY = TrainingSummary(
@@ -24,22 +25,29 @@ SUMMARY = TrainingSummary(
 )
 
 
-def summary_lines(*, stops_on_evaluation: bool, mean_return: float = 0.664) -> list[str]:
+def summary_lines(
+    *, stops_on_evaluation: bool = False, mean_return: float = 0.664, folder: Path = Path("runs/mine")
+) -> list[str]:
     """Returns the lines of a summary for a run with a goal of 0.7."""
     output = io.StringIO()
-    run = SimpleNamespace(
-        stop_return=0.7, stops_on_evaluation=stops_on_evaluation, run_directory=SimpleNamespace(path=Path("runs/mine"))
-    )
+    run = SimpleNamespace(stop_return=0.7, stops_on_evaluation=stops_on_evaluation, run_directory=RunDirectory(folder))
     print_summary(output, dataclasses.replace(SUMMARY, mean_return=mean_return), run, "rollcast")
     return output.getvalue().splitlines()
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.664, "0.664"), (1.0, "1"), (476.52, "476.5")])
 def test_returns_have_digits_that_tell_them_from_the_goal(value: float, text: str):
-    lines = summary_lines(stops_on_evaluation=False, mean_return=value)
+    lines = summary_lines(mean_return=value)
     assert f"mean return    {text} (not solved: 0.7 over 100 episodes)" in lines
     assert "evaluation     0.0312, best of 2: -214.3" in lines
 
 
 def test_the_goal_stands_beside_the_return_that_decides():
     assert "evaluation     0.0312, best of 2: -214.3 (not solved: 0.7)" in summary_lines(stops_on_evaluation=True)
+
+
+def test_only_a_run_with_a_policy_can_be_looked_at(tmp_path: Path):
+    look = f"look at it     rollcast evaluate {tmp_path}"
+    assert look not in summary_lines(folder=tmp_path)
+    RunDirectory(tmp_path).policy_path("last").touch()
+    assert look in summary_lines(folder=tmp_path)
