@@ -47,7 +47,7 @@ class Unread(io.StringIO):
 
 def test_policy_trained_in_a_vector_is_evaluated_in_it(run: Path, tmp_path: Path):
     figures = tmp_path / "figures.json"
-    for which, actions in (("last", "likeliest"), ("best", "drawn")):
+    for which, actions, said in (("last", "likeliest", "greedy"), ("best", "drawn", "sampled from the policy")):
         output = io.StringIO()
         settings = EvaluateSettings(
             run_dir=run, saved_policy=which, eval_actions=actions, n_episodes=2, summary_json=figures
@@ -58,7 +58,7 @@ def test_policy_trained_in_a_vector_is_evaluated_in_it(run: Path, tmp_path: Path
         assert told["policy_version"] == {"last": 7, "best": 3}[which]
         assert which == "best" or told["returns"] == [LENGTH] * 2
         assert f"{which}, version {told['policy_version']}, on {STACKED_ID}" in printed
-        assert actions in printed
+        assert f"actions          {said}" in printed
     with pytest.raises(ConfigurationError, match="--summary-json: there is no folder"):
         evaluate(settings.model_copy(update={"summary_json": tmp_path / "nowhere" / "s.json"}), io.StringIO())
     figures.unlink()

@@ -6,6 +6,7 @@ digest itself.
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -65,11 +66,12 @@ def read_saved_policy(path: Path) -> SavedPolicy:
     """
     try:
         with open_regular_file(path) as file:
+            n_bytes = os.fstat(file.fileno()).st_size  # `read` allocates as much as it may read
             start = file.read(8)
             # So the function reads no more than this from another kind of file.
-            header = file.read(min(int.from_bytes(start, "little"), _MAX_HEADER_BYTES))
+            header = file.read(min(int.from_bytes(start, "little"), _MAX_HEADER_BYTES, n_bytes))
             described = json.loads(json.loads(header)["__metadata__"][_METADATA_KEY])
-            content = b"".join((start, header, file.read(2 * MAX_POLICY_BYTES)))
+            content = b"".join((start, header, file.read(min(2 * MAX_POLICY_BYTES, n_bytes))))
         spec = described["spec"]
         _check_digest(described, content, path)
         return SavedPolicy(

@@ -13,6 +13,8 @@ from typing import BinaryIO, Final
 
 # A file of certificates, tokens or a batch script. The authorities of a whole operating system have 0.3 MB.
 MAX_TEXT_BYTES: Final = 1 << 22
+# `os.read` allocates as much as it may read, and most files are small.
+_PIECE_BYTES: Final = 1 << 16
 # The seconds in which a pipe must deliver its content. Shells write at once, as in `--config <(generate)`.
 _PATIENCE_S: Final = 5.0
 # Without O_NONBLOCK, the open of a pipe waits for a process that writes to it. Windows has neither flag.
@@ -37,7 +39,7 @@ def read_named_file(path: Path, most: int = MAX_TEXT_BYTES, *, patience_s: float
         content = bytearray()
         while is_file or _is_readable(descriptor, deadline):
             try:
-                piece = os.read(descriptor, most + 1 - len(content))
+                piece = os.read(descriptor, min(_PIECE_BYTES, most + 1 - len(content)))
             except BlockingIOError:
                 continue
             if not piece:

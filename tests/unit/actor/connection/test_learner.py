@@ -171,7 +171,7 @@ def test_waits_for_credential_files_that_are_being_replaced(learner: FakeLearner
         token.unlink()
         broken = len(learner.sink.streams)
         learner.sink.streams[-1].cancel()
-        wait_until(lambda: "cannot be read (FileNotFoundError)" in caplog.text, "an attempt without the file")
+        wait_until(lambda: "cannot be read (No such file or directory)" in caplog.text, "an attempt without the file")
         token.write_text("0123456789abcdef")
         learner.sink.wait_for(lambda: len(learner.sink.streams) > broken)
         assert connection.wait_for_credit(1, DEADLINE_S)
