@@ -71,9 +71,10 @@ class RelayServiceServicer:
         of all its actors end, too. The actors join again, through this relay or another, and send unacknowledged rollouts
         again.
 
-        FAILED_PRECONDITION: relays form a loop. INVALID_ARGUMENT: a message is out of order. RESOURCE_EXHAUSTED: a message
-        has too many parts, or there are too many relays. UNIMPLEMENTED: the learner is older than relays. UNAVAILABLE: the
-        learner is stopping, or a message was damaged; reconnect with backoff.
+        FAILED_PRECONDITION: relays form a loop; another address may lead to a learner. INVALID_ARGUMENT: a message is out
+        of order. RESOURCE_EXHAUSTED: a message has too many parts, or there are too many relays. UNIMPLEMENTED: the learner
+        is older than relays. UNAVAILABLE: the learner is stopping, the receiving relay has lost its learner, or a message
+        was damaged; reconnect with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,10 +1,12 @@
 """Admits actors, and opens their streams: the learner's implementation of `RolloutService`."""
 
+import contextlib
 import dataclasses
 import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.queueing.destination import RolloutDestination
@@ -16,7 +18,13 @@ from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.stream import IntakeStream, SharedParts, WriteAheadLog
 from rollcast.services.columns.shape import RolloutShape
-from rollcast.services.errors import NotReadyError, ProtocolMismatchError, RefusedError, TrainingEndedError
+from rollcast.services.errors import (
+    NotReadyError,
+    ProtocolMismatchError,
+    RefusedError,
+    RollcastError,
+    TrainingEndedError,
+)
 from rollcast.services.joining.evaluation import EvaluationPlan
 from rollcast.services.joining.join import ActorRole, JoinAgreement, JoinOffer, Relay
 from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_MESSAGE_BYTES
@@ -98,10 +106,12 @@ class RolloutIntake:
         """The nonce of this learner's process, by which actors recognise it."""
         return self._nonce
 
-    def admit(self, relay: Relay, waiting: Sequence[Relay]) -> int:
+    def admit(
+        self, relay: Relay, waiting: Sequence[Relay], lose: Callable[[RollcastError], None]
+    ) -> AbstractContextManager[int]:
         """Admits any relay; see `BundleSink`."""
-        del relay, waiting
-        return self._nonce
+        del relay, waiting, lose
+        return contextlib.nullcontext(self._nonce)
 
     @property
     def duplicate_rollouts(self) -> int:

@@ -4,9 +4,10 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
-from rollcast.services.errors import LimitExceededError, NotReadyError, RefusedError, UnknownActorError
+from rollcast.services.errors import LimitExceededError, NotReadyError, RollcastError, UnknownActorError
 from rollcast.services.joining.join import ActorRole, JoinAgreement, JoinOffer, Relay
 from rollcast.services.limits.limits import MAX_RELAYS_IN_A_ROW, MAX_REMEMBERED_ACTORS
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -73,9 +74,11 @@ class RelayIntake:
         self._n_bytes = 0
         self._last_key = 0
 
-    def admit(self, relay: Relay, waiting: Sequence[Relay]) -> int:
+    def admit(
+        self, relay: Relay, waiting: Sequence[Relay], lose: Callable[[RollcastError], None]
+    ) -> AbstractContextManager[int]:
         """Admits a relay while this relay has a learner; see `BundleSink`."""
-        return self._link.admit(relay, waiting)
+        return self._link.admit(relay, waiting, lose)
 
     @property
     def n_actors(self) -> int:
@@ -99,9 +102,8 @@ class RelayIntake:
         """Joins an actor or an evaluator to the learner.
 
         Raises:
-            RefusedError: The offer has passed this relay before, so relays form a loop.
+            NotReadyError: The relay has no learner at this moment, or the offer has passed this relay before.
             LimitExceededError: This relay has too many actors, or the offer has passed too many relays.
-            NotReadyError: The relay has no learner at this moment.
             RollcastError: The learner has refused.
         """
         self._check_way(offer)
@@ -195,9 +197,11 @@ class RelayIntake:
     def _check_way(self, offer: JoinOffer) -> None:
         names = [relay.relay_id for relay in offer.via]
         if any(map(self._link.is_own, offer.via)):
-            raise RefusedError(
+            # Relays of a loop notice it, and leave each other: not a RefusedError, which would end the actor.
+            raise NotReadyError(
                 f"relays form a loop: actor {offer.actor_id!r} returns to relay {self._relay_id!r} through "
-                f"{names}; expected a learner at the end; correct the --learner-address of one of them"
+                f"{names}; expected a learner at the end; try again with backoff, or correct the --learner-address of "
+                "one of them"
             )
         if len(offer.via) >= MAX_RELAYS_IN_A_ROW:
             raise LimitExceededError(

@@ -4,7 +4,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,11 +90,13 @@ class LearnerLink:
         self._ending = Ending(stop)
         # for the thread that keeps the connection: whether this attempt has found a learner, and whether any has
         self._has_opened = self._was_open = False
-        self._lock = threading.Lock()  # guards the six below
+        self._lock = threading.Lock()  # guards all below
         # The relays that wait until this one has a learner, the newest last.
         self._waiting: dict[Relay, None] = {}
         # The addresses that lead back to this relay.
         self._loops: set[Relay] = set()
+        # Ends the calls of the relays that follow this one to its learner.
+        self._behind: set[Callable[[RollcastError], None]] = set()
         self._open: OpenLink | None = None
         self._bundles: BundleLink | None = None
         self._reason = "it has not answered yet"
@@ -137,19 +140,34 @@ class LearnerLink:
                 )
             return self._open
 
-    def admit(self, relay: Relay, waiting: Iterable[Relay]) -> int:
-        """Returns the nonce of the learner's process to a relay. Without a learner, records that the relay waits.
+    @contextmanager
+    def admit(self, relay: Relay, waiting: Iterable[Relay], lose: Callable[[RollcastError], None]) -> Iterator[int]:
+        """Admits a relay until the end of the block. Without a learner, records that the relay waits.
 
         Args:
             relay: The relay that asks.
             waiting: The relays that wait for the asking relay.
+            lose: Ends the relay's call with an error. Called if this relay loses its learner, because the relay behind
+                may have another way to a learner, and this relay may look for a learner behind it.
+
+        Yields:
+            The nonce of the learner's process.
 
         Raises:
             NotReadyError: This relay has no learner at this moment.
             RefusedError: All addresses of this relay lead back to it.
         """
+        learner_nonce = self._admitted(relay, waiting, lose)
+        try:
+            yield learner_nonce
+        finally:
+            with self._lock:
+                self._behind.discard(lose)
+
+    def _admitted(self, relay: Relay, waiting: Iterable[Relay], lose: Callable[[RollcastError], None]) -> int:
         with self._lock:
             if self._open is not None:
+                self._behind.add(lose)
                 return self._open.learner_nonce
             relays = (*waiting, relay)
             back = {other for other in relays if self.is_own(other)}
@@ -178,11 +196,26 @@ class LearnerLink:
         Args:
             link: The connection.
         """
+        if self._lose(link):
+            link.bundles.cancel()
+
+    def _lose(self, link: OpenLink | None = None) -> bool:
+        """Notes that there is no learner, and ends the calls of the relays behind.
+
+        Args:
+            link: The lost connection; None: any.
+
+        Returns:
+            Whether the connection was open.
+        """
         with self._lock:
-            if self._open is not link:
-                return
+            if self._open is None or self._open is not (link or self._open):
+                return False
             self._open = None
-        link.bundles.cancel()
+            behind, self._behind = self._behind, set()
+        for lose in behind:
+            lose(NotReadyError(f"relay {self._relay_id!r} has lost its learner; try again with backoff"))
+        return True
 
     def close(self, timeout_s: float) -> None:
         """Ends the connection after sending the queued messages. Idempotent.
@@ -219,6 +252,7 @@ class LearnerLink:
         # A relay that is refused at one address, because it would form a loop, may find a learner at another.
         attempts = JoinAttempts(self._addresses, moves_on=lambda _error: True)
         attempts.begin(time.monotonic(), self._connect_timeout_s)
+        warned_of_loop = False
         while not self._ending.is_set():
             address, started = attempts.address, time.monotonic()
             self._has_opened = False
@@ -227,10 +261,14 @@ class LearnerLink:
                 error: RollcastError = NotReadyError("the learner closed the relay's stream")
             except RollcastError as caught:
                 error = caught
+            self._lose()
             with self._lock:
-                self._open = None
-                if isinstance(error, NotReadyError) and self._ways[address] in self._loops:
-                    # Not a NotReadyError: a restart of the learner ends by itself, a loop does not.
+                if isinstance(error, RefusedError):
+                    self._loops.add(self._ways[address])
+                leads_back = isinstance(error, NotReadyError | RefusedError) and self._ways[address] in self._loops
+                if leads_back:
+                    # Not a NotReadyError: a restart of the learner ends by itself, a loop does not. Not a RefusedError:
+                    # a relay of the loop may have another address, at which a learner starts later.
                     error = LearnerUnreachableError(f"the address {address} leads back to this relay; {error}")
                 # Removes the error's advice, because this relay's follows. gRPC's messages contain semicolons, too.
                 self._reason = str(error).partition("; expected")[0].partition("; try again")[0]
@@ -243,7 +281,9 @@ class LearnerLink:
                 delay_s = attempts.lost(error, now, lasted_s=now - started, timeout_s=self._reconnect_timeout_s)
             else:
                 delay_s = attempts.failed(error, now)
-                if not self._was_open and attempts.n_rounds == 1:
+                # A loop may show only after a few rounds.
+                if (not self._was_open and attempts.n_rounds == 1) or (leads_back and not warned_of_loop):
+                    warned_of_loop |= leads_back
                     logger.warning("waiting for the learner at %s: %s", ", ".join(self._addresses), error)
             self._ending.wait(delay_s)
 

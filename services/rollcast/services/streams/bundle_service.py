@@ -105,14 +105,16 @@ class BundleServicer:
                 target=bundles.read_bundles, args=(requests,), name="rollcast-bundles", daemon=True
             )
             try:
-                yield relay_pb2.StreamBundlesResponse(learner_nonce=self._sink.admit(relay, waiting), number=1)
-                reader.start()
-                for number, response in enumerate(bundles.answers(), 2):
-                    response.number = number
-                    yield response
+                with self._sink.admit(relay, waiting, bundles.fail) as learner_nonce:
+                    yield relay_pb2.StreamBundlesResponse(learner_nonce=learner_nonce, number=1)
+                    reader.start()
+                    for number, response in enumerate(bundles.answers(), 2):
+                        response.number = number
+                        yield response
             finally:
                 bundles.end()
-                if reader.ident is not None:
+                # After an error of this side, the relay's messages end only when this method has ended.
+                if reader.ident is not None and not bundles.has_failed:
                     reader.join(_JOIN_TIMEOUT_S)
                 _log.info("relay %s has disconnected", relay.relay_id)
 
@@ -240,8 +242,7 @@ class RelayCall:
             let_go(error)
             _log.debug("the stream of relay %s broke", self._relay.relay_id)
         except Exception as error:  # noqa: BLE001  # the answering thread raises it, for CallInterceptor
-            with self._changed:
-                self._error = error
+            self.fail(error)
         finally:
             if self._half_sent is not None:
                 self._half_sent.drop_half_sent()
@@ -305,6 +306,18 @@ class RelayCall:
         """Sends waiting answers, and returns whether the call is open. Call this before a wait."""
         self._wake()
         return not self._ended and self._context.is_active()
+
+    @property
+    def has_failed(self) -> bool:
+        """True if an error of this side has ended the call."""
+        return self._error is not None
+
+    def fail(self, error: Exception) -> None:
+        """Ends the call with an error, unless it has ended. Any thread may call this method."""
+        with self._changed:
+            if not self._ended:
+                self._error = error
+        self.end()
 
     def end(self) -> None:
         """Ends the call, and the streams of its actors. Idempotent."""

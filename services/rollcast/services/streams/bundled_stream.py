@@ -36,12 +36,18 @@ class BundledStream(RolloutStream, Protocol):
 class BundleSink(Protocol):
     """The part of a learner that relays need. Many threads call it."""
 
-    def admit(self, relay: Relay, waiting: Sequence[Relay]) -> int:
-        """Admits a relay, and returns the nonce of the learner's process, as in `JoinAgreement`.
+    def admit(
+        self, relay: Relay, waiting: Sequence[Relay], lose: Callable[[RollcastError], None]
+    ) -> AbstractContextManager[int]:
+        """Admits a relay until the end of the block.
 
         Args:
             relay: The relay.
             waiting: The relays that wait until this relay reaches a learner.
+            lose: Ends the relay's call with an error. Called if this process is a relay and loses its learner.
+
+        Returns:
+            A block with the nonce of the learner's process, as in `JoinAgreement`.
 
         Raises:
             NotReadyError: This process is a relay without a learner.

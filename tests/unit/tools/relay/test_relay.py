@@ -170,7 +170,9 @@ def test_a_learner_that_is_gone_is_told_and_its_successor_found():
 
 @pytest.mark.parametrize("n_names", [1, 2])
 @pytest.mark.parametrize("n_relays", [1, 2, 3])
-def test_a_loop_of_relays_is_refused(tmp_path_factory: pytest.TempPathFactory, n_relays: int, n_names: int):
+def test_a_loop_of_relays_is_told(
+    tmp_path_factory: pytest.TempPathFactory, n_relays: int, n_names: int, caplog: pytest.LogCaptureFixture
+):
     folder = tmp_path_factory.mktemp("r")
     with contextlib.ExitStack() as stack:
         relays = [
@@ -184,20 +186,25 @@ def test_a_loop_of_relays_is_refused(tmp_path_factory: pytest.TempPathFactory, n
             )
             for i in range(n_relays)
         ]
-        wait_until(lambda: any(relay.link.error for relay in relays), "a relay to find itself")
-        error = next(relay.link.error for relay in relays if relay.link.error)
-        assert isinstance(error, RefusedError)
-        assert "relays form a loop" in str(error)
-        assert "correct the --learner-address of one of them" in str(error)
+        wait_until(lambda: "relays form a loop" in caplog.text, "a relay to warn that it finds itself")
+        assert "correct the --learner-address of one of them" in caplog.text
+        assert not any(relay.link.error for relay in relays)
+
+
+def test_a_relay_that_leads_only_to_itself_gives_up_in_time(tmp_path_factory: pytest.TempPathFactory):
+    own = f"unix:{tmp_path_factory.mktemp('r')}/0"
+    with relaying(own, address=own, waits=False, connect_timeout_s=0.5) as relay:
+        wait_until(lambda: relay.link.error, "the relay to give up")
+        assert isinstance(relay.link.error, LearnerUnreachableError)
+        assert "relays form a loop" in str(relay.link.error)
 
 
 def test_a_relay_that_is_not_of_the_loop_waits_beside_it(tmp_path_factory: pytest.TempPathFactory):
     looped = f"unix:{tmp_path_factory.mktemp('r')}/0"
     with relaying(looped, address=looped, waits=False) as relay:
-        wait_until(lambda: relay.link.error, "the relay to find itself")
-        assert isinstance(relay.link.error, RefusedError)
+        wait_until(lambda: "relays form a loop" in reason_of(relay), "the relay to find itself")
         with pytest.raises(NotReadyError):
-            relay.intake.admit(Relay("other", 7), ())
+            relay.intake.admit(Relay("other", 7), (), lambda _error: None).__enter__()
 
 
 def test_a_relay_that_has_another_way_is_no_loop(learner: Learner):
@@ -211,6 +218,35 @@ def test_a_relay_that_has_another_way_is_no_loop(learner: Learner):
         wait_until(lambda: outer.link.is_open, "the other way")
         with LearnerClient(second) as client:
             wait_until(lambda: joins(client), "an actor to join through both")
+
+
+@pytest.mark.parametrize("n_relays", [2, 3])
+@pytest.mark.parametrize("was_there", [True, False], ids=["a learner that dies", "a learner that starts later"])
+def test_relays_that_lead_back_to_the_first_one_wait_for_its_learner(n_relays: int, was_there: bool):
+    learner, *addresses = (f"127.0.0.1:{free_port()}" for _ in range(1 + n_relays))
+    with contextlib.ExitStack() as stack:
+        before = stack.enter_context(serve_learner(learner)) if was_there else None
+        ways = [(learner, addresses[-1]), *((address,) for address in addresses)]
+        relays = [
+            stack.enter_context(relaying(*way, address=address, waits=was_there))
+            for address, way in zip(addresses, ways, strict=False)
+        ]
+        if before is not None:
+            before.server.stop(0.0)
+        wait_until(lambda: "leads back to this relay" in reason_of(relays[0]), "the first relay to ask the last one")
+        stack.enter_context(serve_learner(learner))
+        with LearnerClient(addresses[-1]) as client:
+            wait_until(lambda: joins(client), "an actor to join through all")
+        assert not any(relay.link.error for relay in relays)
+
+
+def reason_of(relay: RollcastRelay) -> str:
+    """Returns why a relay has no learner; empty if it has one."""
+    try:
+        relay.link.current()
+    except NotReadyError as error:
+        return str(error)
+    return ""
 
 
 def joins(client: LearnerClient) -> bool:
@@ -262,7 +298,7 @@ def test_a_relay_that_finds_itself_on_the_way_says_so(learner: Learner, relay: R
     with relaying(relay.address) as outer, LearnerClient(outer.address) as client:
         client.join(offer())
         # as if the learner's address of `relay` had been changed to that of `outer`
-        with pytest.raises(RefusedError, match=r"relays form a loop.*returns to relay.*--learner-address"):
+        with pytest.raises(NotReadyError, match=r"relays form a loop.*returns to relay.*--learner-address"):
             outer.intake.join(offer(via=ways[0]))
 
 
