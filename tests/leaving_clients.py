@@ -29,23 +29,30 @@ from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.experience.experience import FreshExperience
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.replay.served import serve_buffers
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.serving.evaluations import Evaluations
 from rollcast.learner.training.control import TrainingControl
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import RollcastError
+from rollcast.services.inference.codec import network_to_bytes
+from rollcast.services.inference.inference import InferenceNetwork
 from rollcast.services.joining.evaluation import EvaluationPlan
 from rollcast.services.joining.join import ActorRole, JoinAgreement, JoinOffer, Relay
 from rollcast.services.joining.join_codec import join_offer_to_proto, relay_to_proto
 from rollcast.services.limits.limits import Limits
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.services.policies.policies import PolicySpec, SavedPolicy
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.scaling.bounds import ActorBounds
+from rollcast.services.security.security import PLAIN_SERVER
 from rollcast.services.server.environments import EnvironmentServer
+from rollcast.services.server.policy import make_policy_server
 from rollcast.services.server.scaler import make_scaler_server
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 from rollcast.services.status.status import LearnerStatus, Phase
 from rollcast.services.wire.tensors import fill_tensor
+from rollcast.tools.policy_server.command import PolicyControl
+from rollcast.tools.policy_server.followed import FollowedPolicy
 from rollcast.tools.scaling.controller import ScalingRules
 from rollcast.tools.scaling.scaler import Scaler
 from rollcast.v1.policy_pb2 import ActRequest, SubscribePolicyRequest
@@ -59,6 +66,7 @@ from tests.play_messages import hello, turn, turns
 from tests.processes import DEADLINE_S, wait_until
 from tests.relays import relaying
 from tests.rollouts import CARTPOLE_LIKE, build_rollout, make_rollout
+from tests.unit.actor.inference.served import Policies, engine_of
 
 # Clients that are there at once, and the names that they share: a name is taken over again and again.
 AT_ONCE: Final = 8
@@ -67,6 +75,7 @@ N_NAMES: Final = 6
 _WIDE: Final[EnvironmentSpaces] = {
     "0": SubstepSpaces(observation=spaces.Box(-np.inf, np.inf, (30_000,), np.float32), action=spaces.Discrete(2))
 }
+_SMALL: Final = PolicySpec(hidden_sizes=(8,))
 _N_ROLLOUT_STEPS: Final = 8
 _ROOM: Final = {"max_actors": 64, "calls_per_second": 1e9, "calls_per_second_per_host": 1e9}
 
@@ -161,6 +170,8 @@ def _report_evaluation(served: Served, number: int) -> list[Message]:
 
 def _subscribe_policy(served: Served, number: int) -> list[Message]:
     match number % 3:
+        case _ if served.client is None:
+            return [SubscribePolicyRequest()]
         case 0:
             return [SubscribePolicyRequest()]
         case 1:
@@ -193,6 +204,7 @@ _OPENERS: Final[Mapping[str, Opener]] = {
     "/rollcast.v1.RelayService/StreamBundles": _stream_bundles,
     "/rollcast.v1.ReplayService/Sample": _sample,
     # clients without a name are given one each
+    "/rollcast.v1.InferenceService/Infer": lambda _served, _number: [network_to_bytes(InferenceNetwork(_WIDE, _SMALL))],
     "/rollcast.v1.EnvironmentService/Play": lambda _served, _number: [hello(""), turns(turn())],
 }
 
@@ -275,7 +287,7 @@ def come_and_leave(served: Served, name: str, method: MethodDescriptor, way: Way
 @contextlib.contextmanager
 def serving_learner(folder: Path) -> Iterator[Served]:
     """Serves all services of a learner; nobody trains."""
-    policy = TorchPolicy(_WIDE, PolicySpec(hidden_sizes=(8,)))
+    policy = TorchPolicy(_WIDE, _SMALL)
     control = TrainingControl(algorithm="impala", run_dir=folder)
     buffer = make_buffer(CARTPOLE_LIKE, n_rollout_steps=3, sampler="prioritized", min_size=2)
 
@@ -339,12 +351,39 @@ def serving_scaler() -> Iterator[Served]:
 
 @contextlib.contextmanager
 def serving_environments() -> Iterator[Served]:
-    """Serves environments that dial in; nobody acts."""
+    """Serves environments that dial in, where nobody acts, and inference for actors."""
     environments = DialledEnvironments(address="here")
     environments.agree(2 * AT_ONCE)
     environments.begin(range(2 * AT_ONCE))
-    with EnvironmentServer("127.0.0.1:0", environments, limits=Limits(**_ROOM)) as server:
+    policies = Policies(1, TorchPolicy(_WIDE, _SMALL).state_arrays())
+    with (
+        engine_of(policies) as engine,
+        EnvironmentServer("127.0.0.1:0", environments, inference=engine, limits=Limits(**_ROOM)) as server,
+    ):
         yield Served(server.address)
+
+
+@contextlib.contextmanager
+def serving_policy(folder: Path) -> Iterator[Served]:
+    """Serves the policy of a run."""
+    run = RunDirectory.create(folder, "run")
+    state = TorchPolicy(_WIDE, _SMALL).state_arrays()
+    saved = SavedPolicy(spec=_SMALL, state=state, policy_version=1, env_steps=1, mean_return=0.0, spaces=_WIDE)
+    run.write_policy("best", saved)
+    policy = FollowedPolicy(run.path, name="best", network="auto", seed=0)
+    server = make_policy_server(
+        "127.0.0.1:0",
+        source=policy.publisher,
+        control=PolicyControl(policy, str(run.path), follows=True),
+        limits=Limits(**_ROOM),
+        security=PLAIN_SERVER,
+    )
+    server.start()
+    try:
+        yield Served(server.address)
+    finally:
+        policy.publisher.end()
+        server.stop(0.0)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from tests.leaving_clients import (
     opener_of,
     serving_environments,
     serving_learner,
+    serving_policy,
     serving_relay,
     serving_scaler,
 )
@@ -39,8 +40,11 @@ ANSWERED = {
     ),
     "scaler": ("/",),
     "environments": ("/",),
+    # it refuses all control
+    "policy": ("/grpc", "/rollcast.v1.PolicyService", "/rollcast.v1.LearnerService/GetStatus"),
 }
 ALONE = {"scaler": serving_scaler, "environments": serving_environments}
+OF_A_FOLDER = {"learner": serving_learner, "relay": serving_learner, "policy": serving_policy}
 # gRPC's own servicer lacks it.
 LACKED = "/grpc.health.v1.Health/List"
 # Objects that a server remembers on purpose: the largest number of each type.
@@ -63,7 +67,7 @@ def served(who: str, tmp_path: Path) -> Iterator[Served]:
         if who in ALONE:
             found = stack.enter_context(ALONE[who]())
         else:
-            found = stack.enter_context(serving_learner(tmp_path))
+            found = stack.enter_context(OF_A_FOLDER[who](tmp_path))
             stack.callback(found.channel.close)
         if who == "relay":
             found = stack.enter_context(serving_relay(found.address))
