@@ -6,7 +6,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
+
 _BYTES = 256 << 20
+# The name of a mount, before the id of its process.
+_NAME = "rollcast-small-disk-"
 
 
 class SmallDisk:
@@ -22,9 +26,10 @@ class SmallDisk:
         self._filler = path / "filler"
 
     def __enter__(self) -> Self:
+        _unmount_those_of_killed_processes()
         self.path.mkdir(parents=True)
         options = f"size={self._n_bytes},mode=777"
-        mount = ["mount", "-t", "tmpfs", "-o", options, "chaos", str(self.path)]
+        mount = ["mount", "-t", "tmpfs", "-o", options, f"{_NAME}{os.getpid()}", str(self.path)]
         self.is_mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
         return self
 
@@ -32,7 +37,7 @@ class SmallDisk:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         if self.is_mounted:
-            subprocess.run(["umount", "-l", str(self.path)], check=False, capture_output=True)
+            _unmount(self.path)
 
     def fill(self, leave_bytes: int = 0) -> None:
         """Leaves no byte, or so many."""
@@ -53,3 +58,14 @@ class SmallDisk:
     def free(self) -> None:
         """Gives everything back."""
         self._filler.unlink(missing_ok=True)
+
+
+def _unmount(path: Path) -> None:
+    subprocess.run(["umount", "-l", str(path)], check=False, capture_output=True)
+
+
+def _unmount_those_of_killed_processes() -> None:
+    for partition in psutil.disk_partitions(all=True):
+        number = partition.device.removeprefix(_NAME)
+        if number != partition.device and not psutil.pid_exists(int(number)):
+            _unmount(Path(partition.mountpoint))
