@@ -84,7 +84,8 @@ def test_nothing_grows_and_no_call_is_kept(served: Served, who: str, n: int):
     lacking = [name for name, method in methods if opener_of(name, method) is None]
     assert not lacking, f"_OPENERS of tests/leaving_clients.py lacks {lacking}; say how a client opens them"
     for way, (name, method) in itertools.product(Way, methods):
-        come_and_leave(served, name, method, way, 2 * AT_ONCE)
+        # Of the whole walk enough to fill a server's pool of threads: a call keeps its thread for a second.
+        come_and_leave(served, name, method, way, max(2 * AT_ONCE, n // 4))
     for way in Way:
         wait_until(lambda: Kept.now().n_calls <= n_calls_at_rest, "the end of the calls before")
         before = Kept.now()

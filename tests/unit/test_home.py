@@ -45,7 +45,7 @@ QUESTIONS = {
     "a step of my simulator takes two seconds": (
         "expensive_environments.md",
         "Steps of seconds",
-        "no rollout for 600 s",
+        "1,024 s",
     ),
     "my simulator is written in C++": ("environments_elsewhere.md", "Start", "C++"),
     "can a step have a time limit": ("failing_environments.md", "An environment that fails", "--step-timeout-s"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,22 @@ class WaitMonitor:
 # The quiet time after which an actor's environments are named as the cause. Shorter waits are normal: at a tenth of a
 # second a step, a rollout of 32 steps takes some seconds.
 QUIET_S: Final = 10.0
+
+
+def is_played(infos: Sequence[ActorInfo], since: float) -> bool:
+    """Returns whether a connected actor has been playing one rollout since a time, because its steps are slow.
+
+    A step that hangs ends its actor after the actor's own `--step-timeout-s`.
+
+    Args:
+        infos: Every actor that has joined.
+        since: The time, monotonic.
+    """
+    seconds = time.monotonic() - since
+    return any(
+        info.state is ActorState.STREAMING and info.acting_state is ActingState.ACTING and info.idle_s >= seconds
+        for info in infos
+    )
 
 
 def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str], *, n_in_step: int = 0) -> str:

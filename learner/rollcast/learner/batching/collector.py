@@ -72,17 +72,19 @@ class RolloutCollector:
         waiting: WaitMonitor,
         look_after: Callable[[], None],
         explain: Callable[[], str],
+        is_played: Callable[[float], bool],
     ) -> RolloutSlice:
         """Waits for trajectories in the trainer's turn.
 
         Args:
             max_trajectories: The most trajectories to take.
             enough: See `RolloutQueue.get`.
-            timeout_s: The seconds to wait.
+            timeout_s: The seconds to wait while no rollout is being played.
             wait_until: See `DistributedActors.wait_until`.
             waiting: Called with the subject of the trainer's wait.
             look_after: Checks the actors; called repeatedly. An exception ends the wait.
             explain: Returns which actors the trainer waits for.
+            is_played: Returns whether an actor has been playing a rollout since a time.
 
         Raises:
             CollectTimeoutError: No trajectories arrived within `timeout_s`.
@@ -105,8 +107,11 @@ class RolloutCollector:
                 explain_at = time.monotonic() + LOOK_S
                 reason = explain()
                 waiting.explain(reason)
-                if time.monotonic() > deadline:
-                    raise CollectTimeoutError(f"no rollout for {timeout_s:.0f} s: the learner waits for {reason}")
+                if is_played(began):
+                    deadline = time.monotonic() + timeout_s
+                elif time.monotonic() > deadline:
+                    seconds = time.monotonic() - began
+                    raise CollectTimeoutError(f"no rollout for {seconds:.0f} s: the learner waits for {reason}")
 
     def turn(self) -> contextlib.AbstractContextManager[None]:
         """The trainer's turn: no rollouts are taken ahead during it. Turns may nest."""

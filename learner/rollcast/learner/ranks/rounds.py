@@ -115,7 +115,7 @@ class RankRounds:
             stops=int(max(other["stops"] for other in states)),
             is_paused=any(other["is_paused"] for other in states),
             checkpoint=any(other["checkpoint"] for other in states),
-            gives_up=any(other["gives_up"] for other in states),
+            gives_up=all(other["gives_up"] for other in states),
             n_actors=[int(other["n_actors"]) for other in states],
             n_episodes=int(sum(other["n_episodes"] for other in states)),
             returns=tuple(

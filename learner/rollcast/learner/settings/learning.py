@@ -314,7 +314,10 @@ class LearnerSettings(
         FREE,
     )
     collect_timeout_s: TimeoutSeconds = setting(
-        600.0, "Seconds without a rollout after which training fails; the error names the missing actors.", FREE
+        600.0,
+        "Seconds without a rollout after which training fails, unless an actor is playing one; the error names the "
+        "missing actors.",
+        FREE,
     )
     track: Literal["wandb", "trackio", "mlflow"] | None = setting(
         None,

@@ -183,7 +183,8 @@ class SlurmSettings(ActingSettings, ServingSettings):
     )
     collect_timeout_s: TimeoutSeconds = setting(
         86_400.0,
-        "Seconds without a rollout after which training fails. Actors may wait long in Slurm's queue.",
+        "Seconds without a rollout after which training fails, unless an actor is playing one. Actors may wait long in "
+        "Slurm's queue.",
         FREE,
     )
     stop_timeout_s: TimeoutSeconds = setting(

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,16 @@ from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
 from rollcast.learner.actors.serving_options import ServingOptions
 from rollcast.learner.batching.assembly import AssembledBatch, Assembly
+from rollcast.learner.batching.collector import LOOK_S
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.experience.experience import FreshExperience
+from rollcast.learner.history.run_history import RunHistory
 from rollcast.services.errors import CollectInterruptedError, CollectTimeoutError
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import EnvironmentSpaces, SubstepSpaces
 from tests.dialled import DialledActor
-from tests.processes import DEADLINE_S
+from tests.processes import DEADLINE_S, wait_until
 from tests.rollouts import CARTPOLE_LIKE
 
 BATCH, N_ENVS = 4, 2
@@ -50,8 +54,8 @@ def make_actors() -> Iterator[MakeActors]:
     assert not thread_is_there()
 
 
-def dial(actors: RemoteDistributedActors, actor_id: str = "a") -> DialledActor:
-    return DialledActor(actors.addresses[0], actor_id, spaces=actors.policy.spaces, n_envs=N_ENVS)
+def dial(actors: RemoteDistributedActors, actor_id: str = "a", **options: object) -> DialledActor:
+    return DialledActor(actors.addresses[0], actor_id, spaces=actors.policy.spaces, n_envs=N_ENVS, **options)
 
 
 def after_one_batch(make_actors: MakeActors, **options: object) -> tuple[RemoteDistributedActors, DialledActor]:
@@ -155,6 +159,21 @@ def test_a_wait_that_is_too_long_ends_with_who_is_waited_for(make_actors: MakeAc
     stream.send(3)
     with pytest.raises(CollectTimeoutError, match=r"learner waits for rollouts from .*a has been quiet"):
         actors.collect_outputs("cpu")
+
+
+@pytest.mark.slow
+def test_a_rollout_that_is_being_played_may_take_longer(make_actors: MakeActors):
+    timeout_s = 0.3
+    actors = make_actors(collect_timeout_s=timeout_s, run_history=RunHistory())
+    stream = dial(actors, acting_state=ActingState.ACTING)
+    wait_until(lambda: actors.actor_infos[0].acting_state, "its first report")
+    with ThreadPoolExecutor() as pool:
+        collecting = pool.submit(actors.collect_outputs, "cpu")
+        wait_until(lambda: actors.waiting.current()[1] > timeout_s + 2 * LOOK_S, "the learner to wait for long")
+        assert not collecting.done()
+        stream.acting_state = ActingState.SENDING
+        with pytest.raises(CollectTimeoutError, match="a has been quiet"):
+            collecting.result(DEADLINE_S)
 
 
 def test_metrics_say_how_many_batches_were_ready(make_actors: MakeActors, assembled: threading.Event):
