@@ -270,8 +270,8 @@ class LearnerLink:
                     # Not a NotReadyError: a restart of the learner ends by itself, a loop does not. Not a RefusedError:
                     # a relay of the loop may have another address, at which a learner starts later.
                     error = LearnerUnreachableError(
-                        f"relays form a loop: the address {address} leads back to this relay; expected a learner at the "
-                        "end; correct the --learner-address of one of them"
+                        f"relays form a loop: the address {address} leads back to this relay; expected a learner at "
+                        "the end; correct the --learner-address of one of them"
                     )
                 # Removes the error's advice, because this relay's follows. gRPC's messages contain semicolons, too.
                 self._reason = str(error).partition("; expected")[0].partition("; try again")[0]
