@@ -363,8 +363,8 @@ def _play_episode(
         if n_turns in _LONG:
             logger.warning(
                 "the episode with seed %d has had %d steps, and continues: without a time limit, greedy actions may "
-                'never end an episode; give the environment a limit, such as --env-kwargs \'{"max_episode_steps": '
-                "1000}' for gymnasium",
+                "never end an episode; let the environment return truncated=True after a number of steps, or, if "
+                "gymnasium has registered it, give --env-kwargs '{\"max_episode_steps\": 1000}'",
                 seed,
                 n_turns,
             )

@@ -1,11 +1,34 @@
-"""The environments of the how-to guides, as they stand there."""
+"""The environments of README, tutorials and how-to guides, as they stand there."""
 
+import itertools
+import re
+
+import gymnasium
 import numpy as np
+import pytest
 
+from rollcast.actor.entry_points import load_entry_point
+from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.vector.sequential import SequentialVectorEnv
 from rollcast.actor.vector.structured import StructuredVectorEnv
-from tests.documents import blocks, text_of
+from rollcast.services import ConfigurationError
+from tests.documents import PAGES, blocks, text_of
 from tests.unit.actor.workers.flat_workers import worker_of
+
+
+def programs(page: str) -> list[str]:
+    """Returns the programs of a page that import gymnasium, those that a shell writes to a file included."""
+    text = text_of(page)
+    shown = (*blocks(text, "python"), *re.findall(r"\.py <<END\n(.*?)^END$", text, re.MULTILINE | re.DOTALL))
+    return [program for program in shown if re.search("^(import|from) gymnasium", program, re.MULTILINE)]
+
+
+ENVIRONMENTS = [
+    (page, name, program)
+    for page in PAGES
+    for program in programs(page)
+    for name in re.findall(r"^class (\w+)\((?:gymnasium\.)?Env\)", program, re.MULTILINE)
+]
 
 
 def documented(name: str, page: str) -> type:
@@ -39,3 +62,33 @@ def test_documented_curriculum_grows_with_the_progress_at_the_next_reset():
     vector_env.set_progress(0.0)
     observation, *_ = vector_env.step(np.array([1]))
     assert observation.tolist() == [[1, 20]], "the episode under way stays as it is"
+
+
+def test_pages_show_environments():
+    assert {(page, name) for page, name, _ in ENVIRONMENTS} >= {("README.md", "Reach"), ("own_environment.md", "Catch")}
+
+
+@pytest.mark.parametrize(("page", "name", "program"), ENVIRONMENTS, ids=[name for _, name, _ in ENVIRONMENTS])
+def test_each_episode_ends_whatever_the_policy_does(page: str, name: str, program: str):
+    """Otherwise `rollcast evaluate`, which the summary of a run recommends, may never end."""
+    names: dict[str, type[gymnasium.Env]] = {}
+    exec(program, names)
+    env = names[name]()
+    for seed, action in itertools.product(range(20), range(env.action_space.n)):
+        env.reset(seed=seed)
+        assert any(any(env.step(action)[2:4]) for _ in range(100)), f"{page}: seed {seed}, action {action}"
+
+
+@pytest.mark.parametrize(
+    ("page", "load", "module"),
+    [
+        ("own_environment.md", lambda: EnvironmentFactory("catch:make")(), "catch"),
+        ("own_training_loop.md", lambda: load_entry_point("a2c:ActorCritic"), "a2c"),
+    ],
+)
+def test_a_page_quotes_what_rollcast_says_in_another_folder(page, load, module, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError) as raised:
+        load()
+    (quoted,) = re.findall(rf"^> - \*\*`(.* module .*'{module}')`\*\*", text_of(page), re.MULTILINE)
+    assert quoted in str(raised.value)

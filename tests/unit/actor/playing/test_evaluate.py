@@ -91,6 +91,7 @@ def test_an_episode_that_may_have_no_end_is_told_of(caplog: pytest.LogCaptureFix
     assert evaluation.lengths == (101,)
     (record,) = caplog.records
     assert "has had 100 steps, and continues: without a time limit" in record.message
+    assert "return truncated=True after a number of steps, or, if gymnasium has registered it, give" in record.message
 
 
 def test_who_is_alone_has_no_opponents():
