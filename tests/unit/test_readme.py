@@ -38,6 +38,7 @@ DEPLOYMENT_VARIABLES = {
 FOREIGN_OPTIONS = {
     *("--scale", "--build", "--profile", "--protocol", "--logdir", "--replicas", "--help", "--version"),
     *("--env-add", "--availability"),
+    *("--user", "--python"),
     *("--requeue", "--signal", "--batch", "--mail-type"),
 }
 
