@@ -94,7 +94,7 @@ NOT_TYPED = {
     "rollcast learner --durable --run-dir runs/mine": "likewise, with a learner that is killed",
     "rollcast learner --resume runs/mine": "likewise",
     "rollcast train --serve-environments localhost:50052": "test_environments_elsewhere.py trains so",
-    "rollcast learner --spaces-from first_actor --env-id my-game --run-dir runs/game": "likewise",
+    "rollcast learner --spaces-from first_actor --env-id my-game --run-dir runs/games": "likewise",
     "rollcast actor --serve-environments localhost:50052": "likewise",
     "python clients/python/cartpole.py": "likewise",
     "rollcast actor --serve-environments 0.0.0.0:50052": "tests/unit/services/server/test_environments.py serves so",
