@@ -127,6 +127,10 @@ class RolloutIntake:
         """Tells every actor from now on that training has ended."""
         self._parts.ended.set()
 
+    def leave_waiting(self) -> None:
+        """Tells that this learner is about to close all streams, although training continues with the next learner."""
+        self._parts.closing.set()
+
     def join(self, offer: JoinOffer) -> JoinAgreement:
         """Agrees with an actor, or an evaluator, on its work.
 

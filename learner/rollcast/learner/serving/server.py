@@ -261,6 +261,7 @@ class ActorServer:
         for server in self._servers:
             server.drain()
         if training_goes_on:
+            self.intake.leave_waiting()
             self._destination.close()
         else:
             self.end_training()

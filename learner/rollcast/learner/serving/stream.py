@@ -97,6 +97,7 @@ class SharedParts:
         run_history: Records the actors' activity; None: no recording.
         counts: Duplicates and rejections.
         ended: Set once training has ended.
+        closing: Set once the learner closes all streams, so that their ends are no losses.
     """
 
     registry: ActorRegistry
@@ -107,6 +108,7 @@ class SharedParts:
     run_history: RunHistory | None = None
     counts: IntakeCounts = field(default_factory=IntakeCounts)
     ended: threading.Event = field(default_factory=threading.Event)
+    closing: threading.Event = field(default_factory=threading.Event)
 
     @property
     def queue(self) -> QueueingDestination | None:
@@ -327,10 +329,14 @@ class IntakeStream:
         is_gone = self._parts.registry.close_stream(self._record, self._cancel, clean=clean)
         if self._disconnect is not None:
             self._disconnect()
-        if is_gone and not clean and not self._parts.ended.is_set():
-            logger.warning("actor %s was lost: its connection broke", self.joined.actor_id)
-        elif is_gone:
+        if not is_gone:
+            return
+        if clean or self._parts.ended.is_set():
             logger.info("actor %s left", self.joined.actor_id)
+        elif self._parts.closing.is_set():
+            logger.info("actor %s is left to the next learner", self.joined.actor_id)
+        else:
+            logger.warning("actor %s was lost: its connection broke", self.joined.actor_id)
 
     def _awaiting_s(self) -> float:
         since = self._awaiting_since

@@ -1,3 +1,4 @@
+import logging
 import threading
 import weakref
 
@@ -142,6 +143,22 @@ def test_the_end_of_training_is_told_and_nothing_is_taken_any_more():
     assert intake.queue.size == 0
     with pytest.raises(TrainingEndedError, match="ended"):
         intake.intake.join(offer(actor_id="b"))
+
+
+@pytest.mark.parametrize("learner_stops", [False, True])
+def test_a_stream_that_the_learner_closes_is_no_loss_to_warn_of(learner_stops: bool, caplog: pytest.LogCaptureFixture):
+    intake = Intake()
+    stream = intake.join_and_open()
+    caplog.set_level(logging.INFO)
+    if learner_stops:
+        intake.intake.leave_waiting()
+    stream.close(clean=False)
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == (
+        ("INFO", "actor a is left to the next learner")
+        if learner_stops
+        else ("WARNING", "actor a was lost: its connection broke")
+    )
 
 
 def test_an_actor_that_is_refused_shows_as_refused_until_it_joins_again():
