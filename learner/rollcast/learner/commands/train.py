@@ -19,6 +19,7 @@ from rollcast.learner.settings.train import TrainSettings
 from rollcast.learner.training.run_checks import check_places
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import MakeActors, training_run
+from rollcast.learner.writers.console import print_above
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 
@@ -90,7 +91,7 @@ def _train_with_those_that_dial_in(
     with DialInActor(
         settings.dial_in(),
         envs_per_actor=settings.envs_per_actor,
-        announce=partial(print_line, console.file),
+        announce=partial(print_above, console),
         network=settings.network,
         start_method=settings.start_method,
         on_actor_failure=settings.on_actor_failure,

@@ -30,6 +30,11 @@ _PHASE_STYLES = {
 }
 
 
+def print_above(console: Console, line: str) -> None:
+    """Prints a line without wrapping it at the width of the terminal, above the view if the console has one."""
+    console.print(printable(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
 class ConsoleView:
     """A view of training, shown during the body of a `with` statement.
 
@@ -118,7 +123,7 @@ class ConsoleView:
             self._live.update(self._screen(status), refresh=True)
         else:
             for line in self._lines(status):
-                self._console.print(printable(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
+                print_above(self._console, line)
 
     def _show_news(self) -> None:
         status = self._status()

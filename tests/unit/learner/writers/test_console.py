@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from rich.console import Console
 
-from rollcast.learner.writers.console import ConsoleView
+from rollcast.learner.writers.console import ConsoleView, print_above
 from rollcast.services.status.status import EvaluationStatus, LearnerStatus, LearningFinding, Phase
 from tests.processes import DEADLINE_S
 
@@ -56,6 +56,35 @@ def test_a_terminal_shows_everything_in_80_columns():
     ):  # fmt: skip
         assert part in screen
     last_view(screen)
+
+
+def test_a_line_that_is_printed_beside_the_view_stays_above_it():
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    with ConsoleView(lambda: STATUS, console, refresh_interval_s=60.0) as view:
+        view.show(STATUS)
+        line = "environments may dial in at [::1]:50052 " + 50 * "x"
+        print_above(console, line)
+        view.show(STATUS)
+    assert screen_after(console.file.getvalue())[0] == line
+
+
+def screen_after(written: str) -> list[str]:
+    """Returns the lines that a wide terminal shows after it has got a text with the sequences of the view."""
+    lines, row, column = [""], 0, 0
+    for part in re.split(r"(\x1b\[[?0-9]*[a-zA-Z]|\r|\n)", written):
+        if part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r":
+            column = 0
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part == "\x1b[1A":
+            row -= 1
+        elif not part.startswith("\x1b"):
+            lines[row] = lines[row][:column] + part + lines[row][column + len(part) :]
+            column += len(part)
+    return lines
 
 
 def test_the_terminal_is_left_as_it_was():
