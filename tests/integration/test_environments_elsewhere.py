@@ -90,6 +90,15 @@ def test_a_client_that_dies_freezes_or_returns_costs_nobody_else_anything(tmp_pa
         assert ended(training, signal.SIGTERM) == 0
 
 
+def test_a_client_ends_at_ctrl_c_without_a_traceback(tmp_path: Path):
+    with game(f"unix:{tmp_path / 'play'}", "cartpole", 1) as playing:
+        said = iter(playing.stdout.readline, "")
+        assert any("trying again" in line for line in said)
+        playing.send_signal(signal.SIGINT)
+        assert playing.wait(DEADLINE_S) == 130
+        assert "Traceback" not in "".join(said)
+
+
 def test_an_actor_without_clients_gives_its_place_back(tmp_path: Path):
     """Others play its part of PPO's rounds, which would wait for it."""
     port, socket = free_port(), f"unix:{tmp_path / 'play'}"
