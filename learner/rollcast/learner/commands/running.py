@@ -19,7 +19,13 @@ from rollcast.services.status.status import ActorState
 
 
 def run_and_report(
-    run: TrainingRun, settings: LearnerSettings, console: Console, *, serves: bool = False, is_shown: bool = True
+    run: TrainingRun,
+    settings: LearnerSettings,
+    console: Console,
+    *,
+    serves: bool = False,
+    is_shown: bool = True,
+    plays_here: bool = True,
 ) -> int:
     """Trains with a live view, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C.
 
@@ -32,6 +38,7 @@ def run_and_report(
         console: The console for the view and the summary.
         serves: True: after training, serve the last policy until the run is stopped.
         is_shown: False: no view and no summary, because another rank shows them.
+        plays_here: False: only clients or actors have the environment, so `evaluate` cannot make it.
     """
     view = ConsoleView(
         run.control.status,
@@ -47,9 +54,8 @@ def run_and_report(
         nonlocal reported
         shown.close()
         if not reported and is_shown:
-            print_summary(
-                console.file, summary, run, typed_again(settings.env_id, settings.network, settings.algorithm)
-            )
+            program = typed_again(settings.env_id, settings.network, settings.algorithm)
+            print_summary(console.file, summary, run, program, plays_here=plays_here)
             if settings.summary_json is not None:
                 summary.write_json(settings.summary_json)
         reported = True
@@ -90,14 +96,17 @@ def _has_lost_actors(run: TrainingRun) -> bool:
     return any(actor.state in (ActorState.JOINED, ActorState.LOST) for actor in run.actors.actor_infos)
 
 
-def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun, program: str) -> None:
-    """Prints the results of training, the run's folder, and the command that evaluates it.
+def print_summary(
+    output: IO[str], summary: TrainingSummary, run: TrainingRun, program: str, *, plays_here: bool = True
+) -> None:
+    """Prints the results of training, the run's folder, and the command that evaluates or serves its policy.
 
     Args:
         output: The output.
         summary: The results.
         run: The run.
         program: The command name of rollcast.
+        plays_here: False: `evaluate` cannot make the environment.
     """
     mean_return = "no episode has ended" if summary.mean_return is None else decimal(summary.mean_return)
     evaluated = "none has ended"
@@ -115,7 +124,8 @@ def print_summary(output: IO[str], summary: TrainingSummary, run: TrainingRun, p
         rows.append(("evaluation", evaluated))
     folder = run.run_directory
     # A run that is stopped before its first update has no policy to look at.
-    look = [("look at it", f"{program} evaluate {shlex.quote(str(folder.path))}")]
+    label, command = ("look at it", "evaluate") if plays_here else ("serve it", "serve-policy")
+    look = [(label, f"{program} {command} {shlex.quote(str(folder.path))}")]
     for name, value in (
         *rows,
         ("env steps", f"{summary.env_steps:,} in {summary.seconds:.1f} s ({summary.env_steps_per_second:,.0f}/s)"),

@@ -26,12 +26,17 @@ SUMMARY = TrainingSummary(
 
 
 def summary_lines(
-    *, stops_on_evaluation: bool = False, mean_return: float = 0.664, folder: Path = Path("runs/mine")
+    *,
+    stops_on_evaluation: bool = False,
+    mean_return: float = 0.664,
+    folder: Path = Path("runs/mine"),
+    plays_here: bool = True,
 ) -> list[str]:
     """Returns the lines of a summary for a run with a goal of 0.7."""
     output = io.StringIO()
     run = SimpleNamespace(stop_return=0.7, stops_on_evaluation=stops_on_evaluation, run_directory=RunDirectory(folder))
-    print_summary(output, dataclasses.replace(SUMMARY, mean_return=mean_return), run, "rollcast")
+    summary = dataclasses.replace(SUMMARY, mean_return=mean_return)
+    print_summary(output, summary, run, "rollcast", plays_here=plays_here)
     return output.getvalue().splitlines()
 
 
@@ -51,3 +56,8 @@ def test_only_a_run_with_a_policy_can_be_looked_at(tmp_path: Path):
     assert look not in summary_lines(folder=tmp_path)
     RunDirectory(tmp_path).policy_path("last").touch()
     assert look in summary_lines(folder=tmp_path)
+
+
+def test_a_policy_whose_environment_is_elsewhere_can_be_served(tmp_path: Path):
+    RunDirectory(tmp_path).policy_path("last").touch()
+    assert summary_lines(folder=tmp_path, plays_here=False)[-1] == f"serve it       rollcast serve-policy {tmp_path}"
