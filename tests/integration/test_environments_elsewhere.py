@@ -151,6 +151,10 @@ class TestTrain:
             ) as training:
                 wait_until(lambda: status_of(address).updates > 0, "an update")
                 assert ended(training, signal.SIGTERM) == 0
+                said = training.stdout.read()
+                assert "was lost" not in said
+                assert "lost the learner" not in said
+                assert "\nserve it " in said
             with running("learner", "train", "--resume", tmp_path / "run", "--stop-return", 10) as training:
                 assert ended(training) == 0
                 said = training.stdout.read()

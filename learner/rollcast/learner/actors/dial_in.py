@@ -163,6 +163,10 @@ class DialInActor:
         self._processes.stop(0.0 if at_once else _STOP_TIMEOUT_S)
         self._remove()
 
+    def leave(self) -> None:
+        """Ends the process in time to say goodbye to the learner; `stop` then removes its files."""
+        self._processes.stop(_STOP_TIMEOUT_S)
+
     def _remove(self) -> None:
         self._said.close()
         self._told.close()
@@ -234,6 +238,9 @@ class DialInDistributedActors(ServedDistributedActors):
         """Ends the server and the actor; removes all processes, threads, sockets and files."""
         is_playing = self._is_serving and self.n_actors_alive > 0
         try:
+            if self._training_goes_on and not self.cancels_waits:
+                # The actor would otherwise search the learner, and warn of its loss.
+                self._actor.leave()
             super().stop()
         finally:
             self._actor.stop(farewell=is_playing and not self._training_goes_on, at_once=self.cancels_waits)
