@@ -45,7 +45,7 @@ def status(**changes: Any) -> LearnerStatus:
     values: dict[str, Any] = {
         "phase": Phase.TRAINING,
         "env_steps": 18_200_000,
-        "seconds": 761.0,
+        "seconds": 60.0,
         "env_steps_per_second": 41_200.0,
         "updates": 812,
         "policy_version": 812,
@@ -127,7 +127,7 @@ def curve(metric: str, *values: float) -> MetricCurve:
 
 
 def update(now_s: float, *, run: RunFacts | None = None, **changes: Any) -> HistoryUpdate:
-    return HistoryUpdate(now_s=now_s, run=run, **({"status": status()} | changes))
+    return HistoryUpdate(now_s=now_s, run=run, **({"status": status(seconds=now_s)} | changes))
 
 
 def busy_run(n_actors: int = 3, *, seconds: int = 60) -> HistoryUpdate:

@@ -66,11 +66,11 @@ def title_of(view: RunView) -> str:
 
 
 def subtitle_of(view: RunView) -> str:
-    """Returns the duration of the run, and its seed."""
+    """Returns the time since the start of the run, and its seed."""
     if view.run is None or view.status is None:
         return ""
     seed = "" if view.run.seed is None else f"seed {view.run.seed}"
-    return "  ".join(part for part in (clock(view.status.seconds), seed) if part)
+    return "  ".join(part for part in (clock(view.clock_s), seed) if part)
 
 
 def phase_of(view: RunView, problem: str | None) -> str:

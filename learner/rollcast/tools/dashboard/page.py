@@ -251,7 +251,7 @@ class Page:
         self._settings.show(settings)
         self._title.show(title_of(view) or self._watched.address, "" if run is None else printable(run.run_dir))
         self._phase.show(phase_of(view, problem))
-        started = "" if run is None else f"since {wall_clock(run.started_unix_s)}; rollcast {run.software_version}"
+        started = "" if run is None else f"since {wall_clock(view.started_unix_s)}; rollcast {run.software_version}"
         self._subtitle.show(subtitle_of(view), printable(started))
         self._sentence.show(wording.headline(view))
         found = wording.learning(view)

@@ -153,7 +153,7 @@ def _title(view: RunView) -> Text:
             title.append(f"  {printable(word)}" if word else "", "")
     if status is not None:
         title.append(f"  {status.phase.name}", _PHASE_STYLES[status.phase])
-        title.append(f"  {clock(status.seconds)}", "")
+        title.append(f"  {clock(view.clock_s)}", "")
     if run is not None and run.seed is not None:
         title.append(f"  seed {run.seed}", "")
     return title

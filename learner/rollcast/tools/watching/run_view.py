@@ -45,7 +45,8 @@ class RunView:
         delays: The ages of policies and rollouts during the last minute.
         now_s: The time of the last update, in seconds since the learner's process began to serve; None before the
             first one.
-        started_unix_s: The start of the oldest remembered process; 0.0 before the first update.
+        started_unix_s: The start of the run, from which the page counts all times: the start of the oldest remembered
+            process, or earlier if the run has trained for longer than this process; 0.0 before the first update.
         evaluations: The evaluations, the oldest first; thinned if there are very many, see `curves.thinned`.
         events: The last 500 events, the newest last.
     """
@@ -82,6 +83,10 @@ class RunView:
             self._begin(update.run)
         started_unix_s = 0.0 if self.run is None else self.run.started_unix_s
         self.status, self.actors, self.delays, self.now_s = update.status, update.actors, update.delays, update.now_s
+        if self.run is not None:
+            # Of a resumed run, the status counts the time of earlier processes, too.
+            trained_since = started_unix_s + update.now_s - update.status.seconds
+            self.started_unix_s = min(self.started_unix_s, trained_since)
         self._points.add(update.points, started_unix_s)
         self._lanes.add(update.lanes, started_unix_s)
         self._lanes.keep({actor.actor_id for actor in update.actors})
@@ -100,8 +105,14 @@ class RunView:
         return None if self.now_s is None or self.run is None else self.run.started_unix_s + self.now_s
 
     def since_start(self, unix_s: float) -> float:
-        """Returns the seconds from the start of the oldest remembered process until a time."""
+        """Returns the seconds from the start of the run until a time; see `started_unix_s`."""
         return unix_s - self.started_unix_s
+
+    @property
+    def clock_s(self) -> float:
+        """The time of the last update, in seconds since the start of the run; 0.0 before the first update."""
+        now_unix_s = self.now_unix_s
+        return 0.0 if now_unix_s is None else self.since_start(now_unix_s)
 
     def points(self, last_s: float | None = None) -> tuple[HistoryPoint, ...]:
         """Returns the points to draw, the oldest first: old points are coarse, recent ones fine.

@@ -55,7 +55,7 @@ def headline(view: RunView) -> str:
     if status.phase is Phase.STOPPING:
         return "Training is stopping: the learner saves its policy and closes."
     mean_return = "" if status.mean_return is None else f", mean return {decimal(status.mean_return)}"
-    return f"Training has ended after {clock(status.seconds)}: {count(status.env_steps)} steps{mean_return}."
+    return f"Training has ended after {clock(view.clock_s)}: {count(status.env_steps)} steps{mean_return}."
 
 
 def learning(view: RunView) -> list[str]:

@@ -31,7 +31,9 @@ def view():
 class TestHead:
     def test_names_the_run(self, view):
         assert title_of(view) == "LunarLander-v3 · ppo · lander-3"
-        assert subtitle_of(view) == "0:12:41  seed 3"
+        assert subtitle_of(view) == "0:01:00  seed 3"
+        resumed = update(10.0, run=RUN, status=status(seconds=70.0))
+        assert subtitle_of(view_of(resumed)) == "0:01:10  seed 3", "the clock of its events"
         assert title_of(RunView()) == subtitle_of(RunView()) == ""
 
     def test_says_how_training_stands(self, view):

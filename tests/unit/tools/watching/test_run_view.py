@@ -64,6 +64,15 @@ def test_restarted_learner_adds_to_what_was_before():
     assert view.now_unix_s == STARTED_UNIX_S + 510
 
 
+def test_a_resumed_run_has_one_clock_whether_or_not_its_earlier_process_was_watched():
+    later = update(10.0, run=LATER, status=status(seconds=70.0), events=(event(3.0, "again"),))
+    for updates, now in (((later,), 70), ((busy_run(), later), 510)):
+        view = view_of(*updates)
+        assert view.clock_s == now
+        assert view.since_start(view.events[-1].time_s) == now - 7
+    assert RunView().clock_s == 0.0
+
+
 def test_curves_continue_over_restarts_and_repeat_nothing():
     first = update(3.0, run=RUN, curves=(curve("loss", 3.0, 2.0),))
     view = view_of(first, first, update(4.0, curves=(curve("return", 1.0),)))

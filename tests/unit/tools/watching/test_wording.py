@@ -72,8 +72,8 @@ ADVICE = "an actor to join at h:1: start one with `rollcast actor --learner-addr
             "Training is paused by an operator, for 3 min: actors fill the queue and wait until it is resumed.",
         ),
         ({"phase": Phase.STOPPING}, "Training is stopping: the learner saves its policy and closes."),
-        ({"phase": Phase.FINISHED}, "Training has ended after 0:12:41: 18,200,000 steps, mean return 187.3."),
-        ({"phase": Phase.FINISHED, "mean_return": None}, "Training has ended after 0:12:41: 18,200,000 steps."),
+        ({"phase": Phase.FINISHED}, "Training has ended after 0:01:00: 18,200,000 steps, mean return 187.3."),
+        ({"phase": Phase.FINISHED, "mean_return": None}, "Training has ended after 0:01:00: 18,200,000 steps."),
         (
             {"waiting": 0.03, "states": [A] * 9 + [S]},
             "No part waits: 3 actors act 90 % and the trainer waits 3 % of the time.",
