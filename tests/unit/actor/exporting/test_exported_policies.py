@@ -141,6 +141,14 @@ def test_acts_as_the_policy_does(kind: str, names: PlayerName):
     assert found.n_ties <= n // 100
 
 
+def test_large_float64_numbers_keep_what_tells_them_apart():
+    """As float32, all of these are one of two numbers."""
+    saved = saved_policy(Box(-np.inf, np.inf, (2,), np.float64), Discrete(3), normalize_observations=True)
+    moments = {"normalization.0.mean": np.full(2, 1e6), "normalization.0.variance": np.full(2, 1e-4)}
+    found = agreement(dataclasses.replace(saved, state={**saved.state, **moments}))
+    assert found.largest_difference <= TOLERANCE
+
+
 class TestRollcastNames:
     def test_take_what_an_environment_gives_and_give_what_it_takes(self):
         saved = saved_policy(MIXED, Box(-1, 1, (2,), np.float64), frame_stack=2)
