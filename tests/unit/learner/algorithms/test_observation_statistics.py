@@ -96,6 +96,21 @@ def test_rollouts_enter_the_moments_through_the_copier_without_a_wait_for_the_de
     np.testing.assert_allclose(state["normalization.0.mean"], rows.mean(axis=0, dtype=np.float64), rtol=1e-12)
 
 
+def test_float64_observations_of_rollouts_enter_the_moments_with_all_their_digits():
+    """As float32, all of these are one of two numbers."""
+    (substep,) = CARTPOLE_LIKE.values()
+    observed = spaces.Box(-np.inf, np.inf, substep.observation.shape, np.float64)
+    spec = PolicySpec(hidden_sizes=(4,), normalize_observations=True)
+    policy = TorchPolicy({FLAT_SUBSTEP: dataclasses.replace(substep, observation=observed)}, spec)
+    rollout = make_rollout(1)
+    columns = rollout.substeps[FLAT_SUBSTEP]
+    rows = 1e6 + 0.01 * columns.observation[""].astype(np.float64)
+    substeps = {FLAT_SUBSTEP: dataclasses.replace(columns, observation={"": rows})}
+    RolloutObserver(policy)(dataclasses.replace(rollout, substeps=substeps))
+    expected = rows.reshape(-1, *observed.shape).var(axis=0)
+    np.testing.assert_allclose(policy.state_arrays()["normalization.0.variance"], expected, rtol=1e-3)
+
+
 def test_each_substep_has_its_own_moments():
     vector = spaces.Box(-1, 1, (3,), np.float32)
     substeps = {
