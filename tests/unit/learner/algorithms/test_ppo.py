@@ -26,6 +26,12 @@ def test_every_step_is_in_one_minibatch_of_each_pass():
     assert list(found.values()) == pytest.approx([found[20]] * 4, rel=1e-5)
 
 
+def test_minibatches_grow_with_the_batch_if_no_size_is_given():
+    ppo = make_ppo(minibatch_steps=None, n_epochs=1)
+    ppo.update(on_policy_batch(ppo, n_steps=5, n_envs=1000), progress=0.0)
+    assert learnt(ppo, "optimizer")["state.0.step"] == 33, "32 minibatches of 156 steps, and the rest"
+
+
 def test_minibatches_are_drawn_anew_for_each_pass():
     first, second = (make_ppo(minibatch_steps=10, n_epochs=n, learning_rate=1e-2) for n in (1, 1))
     batch = on_policy_batch(first)
