@@ -173,6 +173,7 @@ class DockerDistributedActors(ServedDistributedActors):
                 run,
                 max_restarts=self._max_restarts,
                 on_exit=self._note_exit,
+                has_rollouts=lambda: self.n_rollouts > 0,
             )
             self._containers.start()
         except BaseException:

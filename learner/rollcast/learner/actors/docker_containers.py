@@ -104,6 +104,8 @@ class _Container:
             f"the container {self._name} ended with {self._reason(state)}\n"
             + (f"its last lines:\n{log}" if log else "its log is empty"),
             may_recover=state["ExitCode"] != BAD_SETTINGS,
+            # an error that the actor has found itself, such as one of its environment
+            may_be_repeated=state["ExitCode"] == 1,
         )
 
     def _reason(self, state: Mapping[str, Any]) -> str:
@@ -129,14 +131,21 @@ class DockerContainers(Supervision):
         run: Makes and removes the containers.
         max_restarts: The number of consecutive failures after which an actor is not restarted.
         on_exit: Called with the actor's name and its end for every container that ended unexpectedly.
+        has_rollouts: See `Supervision`.
     """
 
     def __init__(
-        self, plans: list[ContainerPlan], run: DockerRun, *, max_restarts: int, on_exit: Callable[[str, ActorEnd], None]
+        self,
+        plans: list[ContainerPlan],
+        run: DockerRun,
+        *,
+        max_restarts: int,
+        on_exit: Callable[[str, ActorEnd], None],
+        has_rollouts: Callable[[], bool] = lambda: True,
     ) -> None:
         self._run = run
         self._actors = [_Container(plan, run, f"{run.name}-{slot}") for slot, plan in enumerate(plans)]
-        super().__init__(self._actors, max_restarts=max_restarts, on_exit=on_exit)
+        super().__init__(self._actors, max_restarts=max_restarts, on_exit=on_exit, has_rollouts=has_rollouts)
         self._next_look = 0.0
 
     def look_after(self) -> None:

@@ -1,5 +1,6 @@
 """Wrong options of actors in containers, found before there is one; tests/e2e/test_docker_actors.py has an engine."""
 
+import contextlib
 import sys
 from unittest.mock import MagicMock
 
@@ -7,7 +8,8 @@ import pytest
 
 from rollcast.learner.actors import docker
 from rollcast.learner.actors.docker import DockerDistributedActors
-from rollcast.services.errors import ConfigurationError, ContainerEngineError
+from rollcast.learner.actors.docker_containers import ContainerPlan, DockerContainers
+from rollcast.services.errors import ActorFailedError, ConfigurationError, ContainerEngineError
 from tests.actor_kinds import make_actors
 
 
@@ -27,6 +29,37 @@ def test_containers_are_told_of_atari_only_if_it_is_asked_for(monkeypatch: pytes
     with make_docker_actors(atari=atari, network="host"):
         (plans, _), _ = containers.call_args
     assert ["--atari" in plan.arguments for plan in plans] == [atari] * 2
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "has_rollouts", "ends"), [(1, False, True), (1, True, False), (137, False, False)]
+)
+def test_containers_that_all_fail_before_the_first_rollout_end_the_run(exit_code: int, has_rollouts: bool, ends: bool):
+    run = MagicMock()
+    run.name = "run"
+    run.client.containers.create.side_effect = lambda *_, name, **__: MagicMock(id=name)
+    container = run.client.containers.get.return_value
+    container.attrs = {"State": {"ExitCode": exit_code, "OOMKilled": False}}
+    container.logs.return_value = b"EnvironmentFailedError: the pole is broken"
+    run.states.return_value = {"run-0": "exited", "run-1": "exited"}
+    plan = {"image": "i", "arguments": (), "environment": {}, "network": "host"}
+    plans = [
+        ContainerPlan(actor_id=name, **plan, memory_limit_bytes=None, cpu_limit=None)
+        for name in ("docker-0", "docker-1")
+    ]
+    reports: list[str] = []
+    containers = DockerContainers(
+        plans,
+        run,
+        max_restarts=5,
+        on_exit=lambda _, end: reports.append(end.report),
+        has_rollouts=lambda: has_rollouts,
+    )
+    containers.start()
+    refused = pytest.raises(ActorFailedError, match=r"all 2 actors failed before the first rollout.*(?s:.*)the pole is")
+    with refused if ends else contextlib.nullcontext():
+        containers.look_after()
+    assert len(reports) == 2
 
 
 @pytest.mark.parametrize("host", ["tcp://127.0.0.1:1", "nonsense://x"])
