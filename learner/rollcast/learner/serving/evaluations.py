@@ -12,6 +12,7 @@ from statistics import StatisticsError
 
 from rollcast.actor.playing.evaluate import Evaluation, better_actions, summarize
 from rollcast.learner.history.events import NoteEvent, forget_event
+from rollcast.learner.serving.tracebacks import Tracebacks
 from rollcast.services.errors import (
     ActorReplacedError,
     InvalidInputError,
@@ -151,6 +152,7 @@ class Evaluations:
         self._last_version = 0
         self._skipped = 0
         self._last_error = ""
+        self._tracebacks = Tracebacks()
 
     def info(self, *, n_local: int = 0) -> EvaluatorsInfo:
         """Returns the state of the evaluators.
@@ -212,10 +214,13 @@ class Evaluations:
         """
         self._note(EventSeverity.WARNING, f"an evaluator has ended: {reason}")
         with self._changed:
-            is_known = failure is None or shortened(failure.message, MAX_REASON_LENGTH) in self._last_error
+            text = ""
+            if failure is not None and failure.traceback:
+                is_known = shortened(failure.message, MAX_REASON_LENGTH) in self._last_error
+                text = "" if is_known else self._tracebacks.text_of(failure)
             self._last_error = reason
-        if failure is not None and failure.traceback and not is_known:
-            logger.error("evaluator %s failed:\n%s", name, failure.traceback)
+        if text:
+            logger.error("evaluator %s failed:%s", name, text)
 
     def join(self, offer: JoinOffer) -> tuple[str, int]:
         """Registers an evaluator, or recognises it. A process with another nonce replaces the previous one.
@@ -353,7 +358,7 @@ class Evaluations:
     def _note_failure(self, evaluator: _Evaluator, failure: ActorFailure) -> None:
         self._last_error = f"{failure.exception_type}: {failure.message}"
         if self._told.take(evaluator.name) is None:
-            logger.error("evaluator %s failed:\n%s", evaluator.name, failure.traceback)
+            logger.error("evaluator %s failed:%s", evaluator.name, self._tracebacks.text_of(failure))
             self._note(
                 EventSeverity.ERROR,
                 f"the evaluation has failed: {self._last_error}",

@@ -11,6 +11,7 @@ from typing import Any, Final
 from rollcast.learner.history.events import NoteEvent, forget_event
 from rollcast.learner.serving.assignment import ONE_LEARNER, ActorAssignment
 from rollcast.learner.serving.records import ActorRecord, EarlierActor
+from rollcast.learner.serving.tracebacks import Tracebacks
 from rollcast.services.address import shown_peer
 from rollcast.services.errors import (
     ActorReplacedError,
@@ -106,7 +107,7 @@ class ActorRegistry:
         self._n_dropped_episodes = 0
         # The actors in the resumed checkpoint that have not joined since.
         self._earlier: dict[str, EarlierActor] = {}
-        self._last_traceback = ""
+        self._tracebacks = Tracebacks()
 
     def join(self, offer: JoinOffer) -> ActorRecord:
         """Registers an actor, or recognises it.
@@ -304,18 +305,13 @@ class ActorRegistry:
             because the actor fails too often.
         """
         with self._lock:
-            text = self._log_text(failure)
+            text = self._tracebacks.text_of(failure)
             self._set_state(record, ActorState.FAILED)
             record.last_error = f"{failure.exception_type}: {failure.message} (environment seed {failure.env_seed})"
         if self._told.take(record.actor_id) is not None:
             return None
         self._note(EventSeverity.ERROR, f"failed: {record.last_error}", who=record.actor_id, detail=failure.traceback)
         return text
-
-    def _log_text(self, failure: ActorFailure) -> str:
-        """Returns what to log of a failure: its traceback, if the last one had another. Called with the lock held."""
-        is_new, self._last_traceback = failure.traceback != self._last_traceback, failure.traceback
-        return f"\n{failure.traceback}" if is_new else f" {failure.exception_type}, with the same traceback as before"
 
     def rejected(self, record: ActorRecord, cancel: Callable[[], None], error: RollcastError) -> bool:
         """Records why an actor's message was refused. The refusal ends the actor's stream.
@@ -356,7 +352,7 @@ class ActorRegistry:
             record = self._records.get(actor_id)
             if failure is not None and traceback:
                 is_known = record is not None and shortened(failure.message, MAX_REASON_LENGTH) in record.last_error
-                text = None if is_known else self._log_text(failure)
+                text = None if is_known else self._tracebacks.text_of(failure)
             if record is not None and record.is_alive:
                 self._set_state(record, ActorState.LOST)
                 record.last_error = record.last_error or reason

@@ -309,6 +309,20 @@ def test_failure_is_shown_until_the_next_report_and_its_policy_is_due_again():
     assert desk.info().last_error == ""
 
 
+def test_a_traceback_that_comes_again_is_told_once(caplog: pytest.LogCaptureFixture):
+    desk, _ = playing_version_1()
+    failure = ActorFailure(exception_type="ValueError", message="no licence", traceback="Traceback ...")
+    for _ in range(3):
+        desk.report(EvaluationReport(actor_id="e", incarnation=1, learner_nonce=NONCE, outcome=failure))
+    other = ActorFailure(exception_type="ValueError", message="no display", traceback="Traceback ... elsewhere")
+    desk.note_exit("e", "exit code 1", other)
+    assert [message for message in caplog.messages if " failed:" in message] == [
+        "evaluator e failed:\nTraceback ...",
+        *["evaluator e failed: ValueError, with the same traceback as before"] * 2,
+        "evaluator e failed:\nTraceback ... elsewhere",
+    ]
+
+
 def test_too_many_evaluators_are_refused_until_one_has_gone():
     desk = evaluations(join_lease_s=0.0)
     open_ones = []
