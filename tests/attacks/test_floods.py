@@ -52,7 +52,7 @@ def check_answers(client):
 
 
 @pytest.mark.parametrize("field", ["exception_type", "message", "traceback"])
-def test_a_failure_is_cut_where_it_is_received(served, field):
+def test_a_failure_is_cut_where_it_is_received(served, field, caplog):
     client, _ = served
     client.join(offer("a"))
     assert raw_stream(client.address, opening(), failure(**{field: LONG + "the end"})) is None
@@ -62,6 +62,7 @@ def test_a_failure_is_cut_where_it_is_received(served, field):
     told = next(event for event in update.events if event.text.startswith("failed"))
     assert len(told.detail) <= MAX_TRACEBACK_LENGTH
     assert field != "traceback" or told.detail.endswith("the end")
+    assert all(len(record.getMessage()) < 2 * MAX_TRACEBACK_LENGTH for record in caplog.records)
 
 
 @pytest.mark.parametrize(

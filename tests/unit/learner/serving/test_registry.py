@@ -11,9 +11,16 @@ import pytest
 
 from rollcast.learner.serving.assignment import OneLearner
 from rollcast.learner.serving.registry import ActorRegistry
-from rollcast.services.errors import ActorReplacedError, LimitExceededError, RefusedError, UnknownActorError
+from rollcast.services.errors import (
+    ActorReplacedError,
+    InvalidRolloutError,
+    LimitExceededError,
+    RefusedError,
+    UnknownActorError,
+)
 from rollcast.services.joining.activity import ActingState, ActorActivity, ActorFailure
 from rollcast.services.joining.join import JoinOffer
+from rollcast.services.limits.limits import MAX_REASON_LENGTH
 from rollcast.services.status.status import ActorState
 from tests.rollouts import make_rollout
 from tests.unit.learner.serving import intakes
@@ -235,6 +242,15 @@ def test_infos_tell_what_happened():
     assert (info.rollouts, info.env_steps, info.policy_version) == (1, 6, 5)
     assert info.state is ActorState.FAILED
     assert info.last_error == "ValueError: boom (environment seed 9)"
+
+
+def test_long_reasons_are_cut():
+    registry = make_registry()
+    for nonce, name in enumerate("ab"):
+        streaming(registry, name, nonce)
+    registry.rejected(registry.join(offer("a", 0)), lambda: None, InvalidRolloutError("x" * 10**6))
+    registry.lost("b", "y" * 10**6)
+    assert [len(info.last_error) for info in registry.infos()] == [MAX_REASON_LENGTH] * 2
 
 
 def test_a_traceback_is_told_by_the_stream_of_its_actor_or_at_the_end_of_its_process():

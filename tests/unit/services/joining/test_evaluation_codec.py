@@ -14,7 +14,8 @@ from rollcast.services.joining.evaluation_codec import (
     evaluation_report_to_proto,
 )
 from rollcast.services.joining.failure_codec import failure_from_proto
-from rollcast.services.limits.limits import MAX_EVALUATION_EPISODES, MAX_TRACEBACK_LENGTH
+from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH, MAX_EVALUATION_EPISODES, MAX_TRACEBACK_LENGTH
+from rollcast.services.limits.texts import shortened
 from rollcast.v1 import rollout_pb2
 
 EPISODES = st.lists(st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 2**32 - 1)), min_size=1)
@@ -48,11 +49,13 @@ def test_failure_comes_back_as_it_was():
     assert evaluation_report_from_proto(evaluation_report_to_proto(failed)) == failed
 
 
-def test_a_long_failure_is_cut_on_both_sides():
+def test_a_long_failure_and_name_are_cut():
     proto = rollout_pb2.ActorFailure(exception_type="E" * 10**6, message="m" * 10**6, traceback="t" * 10**6 + "end")
     sent = evaluation_report_to_proto(report(failure_from_proto(proto)))
     assert sent.ByteSize() < 2 * MAX_TRACEBACK_LENGTH
     assert sent.failure.traceback.endswith("end")
+    sent.actor_id = "e" * 10**6
+    assert evaluation_report_from_proto(sent).actor_id == shortened(sent.actor_id, MAX_ACTOR_ID_LENGTH)
 
 
 @pytest.mark.parametrize("actions", EvaluationActions)

@@ -12,6 +12,8 @@ from rollcast.services.joining.join_codec import (
     join_offer_from_proto,
     join_offer_to_proto,
 )
+from rollcast.services.limits.limits import MAX_NAME_LENGTH
+from rollcast.services.limits.texts import shortened
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.spaces.spaces import SubstepSpaces, leaf_order
 from tests.rollouts import NESTED
@@ -112,6 +114,11 @@ def test_rejects_malformed_offer(changes, error, message):
             setattr(proto, name, value)
     with pytest.raises(error, match=message):
         join_offer_from_proto(proto)
+
+
+def test_a_long_version_is_cut():
+    proto = join_offer_to_proto(dataclasses.replace(OFFER, software_version="1" * 10**6))
+    assert join_offer_from_proto(proto).software_version == shortened("1" * 10**6, MAX_NAME_LENGTH)
 
 
 ELSEWHERE = r"sends this actor to .*; expected host:port or unix:/path"

@@ -5,7 +5,9 @@ import pytest
 
 from rollcast.services.client.channel import make_channel
 from rollcast.services.errors import InvalidTensorError, NotReadyError, UnreadableMessageError
+from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH
 from rollcast.services.limits.stream_gate import StreamGate
+from rollcast.services.limits.texts import shortened
 from rollcast.services.policies.service import PolicyServicer
 from rollcast.services.wire.error_status import error_from_rpc
 from rollcast.v1 import policy_pb2
@@ -18,12 +20,14 @@ class EndingSource:
     def __init__(self, gate, *, ends):
         self._gate, self._ends = gate, ends
         self.ended = False
+        self.subscribed = []
 
     def newest(self):
         raise NotReadyError("no policy yet")
 
     @contextlib.contextmanager
     def subscription(self, *, after_version, actor_id):
+        self.subscribed.append(actor_id)
         yield self._end
 
     def _end(self, timeout_s):
@@ -49,6 +53,14 @@ def test_subscriber_hears_of_the_end_before_the_server_stops():
 def test_subscriber_of_stopping_server_is_asked_to_come_back():
     with pytest.raises(NotReadyError, match="the learner is stopping"):
         list(subscription(ends=False))
+
+
+def test_the_long_name_of_a_subscriber_is_cut():
+    gate = StreamGate()
+    source = EndingSource(gate, ends=True)
+    request = policy_pb2.SubscribePolicyRequest(actor_id="a" * 10**6)
+    assert list(PolicyServicer(source, gate).subscribe_policy(request, ActiveContext())) == []
+    assert source.subscribed == [shortened(request.actor_id, MAX_ACTOR_ID_LENGTH)]
 
 
 def state(version):

@@ -33,7 +33,7 @@ from rollcast.services.errors import (
 )
 from rollcast.services.joining.join import Relay
 from rollcast.services.joining.join_codec import relay_to_proto
-from rollcast.services.limits.limits import MAX_BUNDLE_PARTS, MAX_RELAYS
+from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH, MAX_BUNDLE_PARTS, MAX_RELAYS
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.status.status import ActorState
 from rollcast.services.streams.bundle_link import BundleLink
@@ -399,6 +399,17 @@ def test_an_actor_behind_a_relay_opens_no_more_than_ten_streams_a_second(learner
         limits = [error.limit for error in answers.values() if error is not None]
         assert limits.count("max_openings_per_s") > 100
         assert answers[203] is None, "another actor of the same relay is served"
+
+
+def test_the_status_has_no_long_names_of_actors_behind_a_relay(learner: Learner):
+    with connected(learner, "a") as raw:
+        raw.send(*(opening(number, "x" * 100_000) for number in range(2, 32)))
+
+        def names() -> list[str]:
+            return [one.who for one in learner.server.refusals.lately() if one.limit == "max_openings_per_s"]
+
+        wait_until(names, "too many openings")
+        assert all(len(name) < 3 * MAX_ACTOR_ID_LENGTH for name in names())
 
 
 def test_rollouts_without_credit_are_refused_before_they_are_kept():
