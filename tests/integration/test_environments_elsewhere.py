@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 
 from rollcast.services.client.client import LearnerClient
-from tests.processes import DEADLINE_S, ROOT, ended, environment, free_port, refused, running, status_of, wait_until
+from tests.processes import (
+    DEADLINE_S,
+    ROOT,
+    ended,
+    environment,
+    free_port,
+    refused,
+    rollcast,
+    running,
+    status_of,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -163,6 +174,25 @@ class TestTrain:
                 assert "(solved: 10)" in evaluation
             assert playing.wait(DEADLINE_S) == 0
             assert "training has ended" in playing.stdout.read()
+
+    def test_says_how_to_evaluate_its_policies_and_the_commands_do_it(self, tmp_path: Path):
+        socket, run_dir = f"unix:{tmp_path / 'play'}", tmp_path / "run"
+        options = ("--eval-interval-steps", 100, "--eval-episodes", 2, "--stop-return", 5)
+        with (
+            running(*("learner", "train", "--serve-environments", socket, "--run-dir", run_dir, *options)) as training,
+            game(socket, "cartpole", 4),
+        ):
+            said = iter(training.stdout.readline, "")
+            line = next(line for line in said if line.startswith("no policy is evaluated until you start an evaluator"))
+            assert " with an environment of the same spaces: rollcast actor " in line
+            command = line.strip().partition(": rollcast ")[2].replace("ENV_ID", "CartPole-v1")
+            with running(*command.split()):
+                assert ended(training) == 0
+            printed = training.stdout.read()
+            assert "(solved: 5)" in printed
+            assert f"evaluate {run_dir} --env-id ENV_ID" in printed
+        assert "give one with --env-id" in refused("evaluate", run_dir)
+        rollcast("evaluate", run_dir, "--env-id", "CartPole-v1", "--n-episodes", 1).check_returncode()
 
     def test_ends_if_nobody_dials_in(self):
         options = ("--serve-environments", "127.0.0.1:0", "--collect-timeout-s", 1)

@@ -41,7 +41,7 @@ class DialInActor:
     Args:
         dial_in: The settings with which environments dial in.
         envs_per_actor: The number of places for environments.
-        announce: Called with a line about the address, once it is known.
+        announce: Called with lines for the user, such as the address once it is known.
         network: The policy network that the actor may build.
         start_method: See `multiprocessing_context`.
         on_actor_failure: Whether a failed actor is restarted, or ends the run.
@@ -52,6 +52,7 @@ class DialInActor:
 
     Attributes:
         address: The learner's address for the actor, a unix socket.
+        announce: See Args.
         envs_per_actor: See Args.
 
     Raises:
@@ -76,7 +77,7 @@ class DialInActor:
             self._socket_dir = Path(tempfile.mkdtemp(prefix="rollcast-"))
         self.address = f"unix:{self._socket_dir / 'learner.sock'}"
         self.envs_per_actor = envs_per_actor
-        self._announce = announce
+        self.announce = announce
         self._limits = limits
         self._dialled = dial_in.address
         self._said, self._told = text_pipe()
@@ -143,7 +144,7 @@ class DialInActor:
         """
         while self._said.poll():
             self._dialled = self._said.recv_bytes().decode()
-            self._announce(f"environments may dial in at {self._dialled}")
+            self.announce(f"environments may dial in at {self._dialled}")
         self._processes.look_after()
 
     def note_exits(self, on_exit: Callable[[str, ActorEnd], None]) -> None:
@@ -222,13 +223,18 @@ class DialInDistributedActors(ServedDistributedActors):
         actor.note_exits(self._note_exit)
 
     def start(self) -> None:
-        """Begins to serve. The waiting actor then joins.
+        """Begins to serve. The waiting actor then joins. Announces how to start an evaluator, if the run needs one.
 
         Raises:
             AddressInUseError: Another process serves one of the addresses.
             ConfigurationError: See `ServedDistributedActors.start`.
         """
         self._serve([Endpoint(self._actor.address, self._serving.security), *self._endpoints()])
+        if self._serving.evaluations is not None:
+            self._actor.announce(
+                "no policy is evaluated until you start an evaluator with an environment of the same spaces: "
+                f"rollcast actor --role evaluate --learner-address {self.addresses[-1]} --env-id ENV_ID"
+            )
 
     def leave_waiting(self) -> None:
         """See `DistributedActors.leave_waiting`: asks clients to dial in again instead of ending their training."""

@@ -565,7 +565,14 @@ def evaluator_skips(evaluations: int, skipped: int) -> Iterator[LearningFinding]
 
     Source: this project. An evaluator takes the newest due policy and skips earlier policies.
     """
-    if skipped > evaluations:
+    if skipped and not evaluations:
+        yield LearningFinding(
+            "evaluator-skips",
+            f"none of {skipped:,} due policies was evaluated: no evaluator is connected, or it is too slow",
+            "start an evaluator: rollcast actor --role evaluate --learner-address HOST:PORT; or raise "
+            "--eval-interval-s or --eval-interval-steps",
+        )
+    elif skipped > evaluations:
         yield LearningFinding(
             "evaluator-skips",
             f"{skipped:,} due policies were not evaluated, {evaluations:,} were: the evaluator is too slow for the "

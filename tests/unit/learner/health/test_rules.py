@@ -320,6 +320,13 @@ def test_most_evaluations_skipped():
     assert list(evaluator_skips(4, 4)) == []
 
 
+def test_no_policy_evaluated():
+    (finding,) = evaluator_skips(0, 4)
+    assert finding.what == "none of 4 due policies was evaluated: no evaluator is connected, or it is too slow"
+    assert "rollcast actor --role evaluate" in finding.advice
+    assert list(evaluator_skips(0, 0)) == []
+
+
 def test_a_run_without_an_episode_has_not_reached_its_goal():
     (finding,) = goal_missed(RunRecords(records=[], settings={"env_id": "CartPole-v1"}))
     assert "no episode has ended, and the goal is 475" in finding.what
