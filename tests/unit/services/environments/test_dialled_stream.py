@@ -301,3 +301,12 @@ def test_actions_are_encoded_in_the_dtype_of_their_space():
     assert [(act.substep, act.agent) for act in encoded.agents] == [(1, 0), (0, 1)]
     assert encoded.agents[0].action == np.int64(1).tobytes()
     np.testing.assert_array_equal(np.frombuffer(encoded.agents[1].action, np.float32), chosen[1])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_floats_of_every_size_are_taken(dtype):
+    space = spaces.Box(-1.0, 1.0, (2,), dtype)
+    stream = stream_of({"0": SubstepSpaces(observation=space, action=spaces.Discrete(2))})
+    sent = np.array([0.25, -0.5], dtype)
+    (taken,) = stream.turns(turns(turn(agent(observation=(sent.tobytes(),)))))
+    np.testing.assert_array_equal(taken.agents[0].observation[""], sent)
