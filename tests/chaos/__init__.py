@@ -3,7 +3,9 @@
 `make chaos` runs it; docs/development/chaos.md explains the report. The modules:
 
     bookkeeping, acting, learning     an environment, an actor and a learner that write down all they do
-    ledger, lineage                   the checks: of accepted rollouts, and of the training of learners that die
+    playing                           a client with environments that dial in, which writes down what it gets
+    ledger, lineage, games            the checks: of accepted rollouts, of the training of learners that die, and of
+                                      environments that dial in
     faults, proxy                     faults of actors and their connections
     learner_faults                    faults of learners; run_files, disk and clock: of what they depend on
     containers                        faults of both, on the real engine

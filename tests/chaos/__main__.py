@@ -24,6 +24,7 @@ _SUITES: Final[dict[str, tuple[int, int]]] = {
     "impala-durable": (80, 25),
     "sac-durable": (80, 25),
     "containers": (0, 30),
+    "games": (80, 10),
 }
 # Beyond every deadline of a run itself: what hangs then is the harness, and its stacks tell where.
 _WATCHDOG_S_PER_FAULT = 60.0
@@ -71,6 +72,19 @@ def _run(suite: str, folder: Path, n_actor_faults: int, n_learner_faults: int, o
     common = {"n_actors": options.actors, "seed": options.seed, "short": options.short}
     if suite in {"queue", "replay", "frames"}:
         return run_chaos(folder, learner=suite, n_faults=n_actor_faults + n_learner_faults, **common)
+    if suite == "games":
+        # half of them upon clients
+        of_clients = n_actor_faults // 2
+        return run_learner_chaos(
+            folder,
+            algorithm="impala",
+            durable=True,
+            n_actor_faults=n_actor_faults - of_clients,
+            n_learner_faults=n_learner_faults,
+            n_clients=2,
+            n_client_faults=of_clients,
+            **common | {"n_actors": 2},
+        )
     if suite == "containers":
         return run_container_chaos(folder, n_faults=n_actor_faults + n_learner_faults, **common)
     return run_learner_chaos(

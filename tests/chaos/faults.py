@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from tests.chaos.processes import SupervisedActor
+from tests.chaos.processes import SupervisedProcess
 from tests.chaos.proxy import NetworkFault, Proxy
 
 ProcessFault = Literal["kill", "terminate", "freeze"]
@@ -41,6 +41,16 @@ _FLIP_TIMEOUT_S: Final = 5.0
 _SHORT_S: Final = 3.0
 
 KINDS: Final = tuple(_WEIGHTS)
+# Those of clients whose environments dial in. Their turns have no digests: nobody could tell a flipped bit from another
+# observation.
+KINDS_OF_CLIENTS: Final[tuple[Kind, ...]] = (
+    *get_args(ProcessFault),
+    "delay",
+    "cut",
+    "half_close",
+    "stall",
+    "black_hole",
+)
 
 assert set(KINDS) == {kind for literal in get_args(Kind) for kind in (get_args(literal) or (literal,))}
 
@@ -61,17 +71,17 @@ class Fault:
     def __str__(self) -> str:
         return f"{self.kind} for {self.seconds:g} s" if self.seconds else self.kind
 
-    def inject(self, actor: SupervisedActor, proxy: Proxy, stop: threading.Event) -> None:
+    def inject(self, victim: SupervisedProcess, proxy: Proxy, stop: threading.Event) -> None:
         """Injects the fault, and ends it if it lasts; `stop` ends it early."""
         match self.kind:
             case "kill":
-                actor.signal(signal.SIGKILL)
+                victim.signal(signal.SIGKILL)
             case "terminate":
-                actor.signal(signal.SIGTERM)
+                victim.signal(signal.SIGTERM)
             case "freeze":
-                actor.signal(signal.SIGSTOP)
+                victim.signal(signal.SIGSTOP)
                 stop.wait(self.seconds)
-                actor.signal(signal.SIGCONT)
+                victim.signal(signal.SIGCONT)
             case _:
                 proxy.inject(self.kind, self.delay_s, _FLIP_TIMEOUT_S)
                 stop.wait(self.seconds)

@@ -1,6 +1,7 @@
 """A learner in a process of its own, which trains, dies and goes on; its actors, the faults, and the report."""
 
 import contextlib
+import itertools
 import random
 import threading
 import time
@@ -12,14 +13,25 @@ from tests.chaos.assault import Assault
 from tests.chaos.bookkeeping import bookkeeping_spaces
 from tests.chaos.clock import Clock, remove_traces
 from tests.chaos.disk import SmallDisk
+from tests.chaos.games import GAMES, read_given
 from tests.chaos.learner_faults import LEARNER_KINDS, LOG_KINDS, LearnerKind, Scene, draw_learner_faults
 from tests.chaos.learner_process import LearnerProcess
 from tests.chaos.lineage import Lineage
-from tests.chaos.processes import SupervisedActor
+from tests.chaos.processes import SupervisedActor, SupervisedClient
 from tests.chaos.proxy import Proxy
 from tests.chaos.report import Report
-from tests.chaos.run import NEW_ROLLOUTS, ActorAssault, acknowledged_to, encoding_of, end_all, join_all, share
+from tests.chaos.run import (
+    NEW_ROLLOUTS,
+    ActorAssault,
+    ClientAssault,
+    acknowledged_to,
+    encoding_of,
+    end_all,
+    join_all,
+    share,
+)
 from tests.chaos.run_files import checkpoints, rollouts_in_log, steps_in_buffer
+from tests.processes import free_port
 
 Algorithm = Literal["impala", "sac"]
 
@@ -73,16 +85,20 @@ def run_learner_chaos(
     n_learner_faults: int,
     n_actor_faults: int,
     n_actors: int = 3,
+    n_clients: int = 0,
+    n_client_faults: int = 0,
     seed: int = 0,
     short: bool = False,
     only: Sequence[LearnerKind] = (),
 ) -> Report:
-    """Injects faults into a learner under load and into its actors, and checks the results.
+    """Injects faults into a learner under load, into its actors and their clients, and checks the results.
 
     Args:
         folder: The folder for logs, ledgers and the run; it has none yet.
         n_learner_faults: The number of faults of the learner, its files, its disk and the clocks.
         n_actor_faults: The number of faults of actors and their connections, shared out among the actors.
+        n_clients: The number of clients of each actor, whose environments dial in; 0: actors step their own.
+        n_client_faults: The number of faults of clients and their connections, shared out among the clients.
         seed: The same seed draws the same faults; their times depend on the machine.
         short: Leaves out faults that take long to recover from.
         only: The kinds of the learner's faults; none: all.
@@ -91,14 +107,15 @@ def run_learner_chaos(
         The report of the suite.
     """
     rng, began = random.Random(seed), time.monotonic()
-    report = Report(algorithm + ("-durable" if durable else ""), seed)
+    report = Report(("games-" if n_clients else "") + algorithm + ("-durable" if durable else ""), seed)
+    n_envs = sum(map(_envs_of_client, range(n_clients))) or _ENVS_PER_ACTOR
     clocks = {name: Clock(folder / name) for name in _CLOCKS}
     with contextlib.ExitStack() as stack:
         stack.callback(remove_traces)
         disk = stack.enter_context(SmallDisk(folder / "disk"))
         impossible = {*(() if disk.is_mounted else ("disk_full",)), *(() if durable else LOG_KINDS)}
         kinds = [kind for kind in only or LEARNER_KINDS if kind not in impossible]
-        options = learner_options(algorithm, seed)
+        options = learner_options(algorithm, seed) | {"--envs-per-actor": n_envs}
         if durable:
             options["--durable"] = ""
         # a process with a clock of its own has to import everything anew
@@ -109,16 +126,20 @@ def run_learner_chaos(
         stack.callback(lineage.close)
         report.entries = lineage.entries
         actors: list[ActorAssault] = []
+        clients: list[ClientAssault] = []
+        faults_of_clients = iter(share(n_client_faults, n_actors * n_clients) if n_clients else ())
         scene = Scene(learner, lineage, disk, clocks, n_actors, durable, lambda: acknowledged_to(actors))
         for i, n in enumerate(share(n_actor_faults, n_actors)):
             proxy = Proxy(learner.port, rng.randrange(2**32))
+            serves = free_port() if n_clients else None
             actor = SupervisedActor(
-                f"chaos-{i}",
+                f"{GAMES if n_clients else 'chaos-'}{i}",
                 proxy.address,
                 folder,
-                n_envs=_ENVS_PER_ACTOR,
+                n_envs=n_envs,
                 step_s=_STEP_S,
                 policy_encoding=encoding_of(i),
+                serves=serves,
                 variables=variables["actors_clock"],
             )
             assault = ActorAssault(
@@ -134,6 +155,20 @@ def run_learner_chaos(
             )
             stack.callback(assault.end)
             actors.append(assault)
+            for j in range(n_clients if serves is not None else 0):
+                line = Proxy(serves, rng.randrange(2**32))
+                client = SupervisedClient(len(clients), line.address, folder, n_envs=_envs_of_client(j), step_s=_STEP_S)
+                played = ClientAssault(
+                    client,
+                    line,
+                    count=lineage.count_client,
+                    books=lineage,
+                    n_faults=next(faults_of_clients),
+                    rng=rng,
+                    short=short,
+                )
+                stack.callback(played.end)
+                clients.append(played)
         trained = Assault(
             "learner",
             draw_learner_faults(n_learner_faults, rng, short=short, only=kinds),
@@ -145,14 +180,17 @@ def run_learner_chaos(
             rng=random.Random(rng.random()),
         )
         stack.callback(trained.end)
-        assaults = [trained, *actors]
+        assaults = [trained, *actors, *clients]
         if await_two_checkpoints(lineage, learner.run_dir, [assault.victim for assault in actors], report):
             for assault in assaults:
                 assault.start()
-            join_all(assaults, _RECOVERY_TIMEOUT_S + 30.0 * (n_learner_faults + n_actor_faults))
+            join_all(assaults, _RECOVERY_TIMEOUT_S + 30.0 * (n_learner_faults + n_actor_faults + n_client_faults))
         report.recoveries = [recovery for assault in assaults for recovery in assault.recoveries]
         trained.end()
+        # before their clients, whose lives would otherwise end by no fault
         end_all(actors)
+        n_lived = [assault.unexplained(n_learner_faults + n_actor_faults) for assault in clients]
+        end_all(clients)
         acknowledged = acknowledged_to(actors)
         learner.close()
         lineage.close()
@@ -160,16 +198,26 @@ def run_learner_chaos(
             check_buffer(learner.run_dir, lineage)
         if durable:
             lineage.enter_logged(rollouts_in_log(learner.run_dir, bookkeeping_spaces()))
+    lineage.check_plays({seed: n for assault in clients for seed, n in read_given(assault.client.given).items()})
     for actor_id, sequences in acknowledged.items():
         lineage.check_acknowledged(actor_id, sequences)
     report.n_rollouts = lineage.n_taken
     report.n_acknowledged = sum(sum(sequences.values()) for sequences in acknowledged.values())
     report.hangs = [*report.hangs, *(hang for assault in assaults for hang in assault.hangs)]
-    report.failures = [*scene.failures, *learner.failures]
+    report.failures = [*scene.failures, *learner.failures, *itertools.chain(*n_lived)]
+    report.failures += [refusal for assault in clients for refusal in assault.client.refusals]
     report.n_starts = learner.n_starts + sum(assault.actor.n_starts for assault in actors)
+    report.n_starts += sum(assault.client.n_starts for assault in clients)
     report.notes = learner_notes(lineage)
+    if clients:
+        report.notes["lives of games"] = len(lineage.plays.lives())
     report.seconds = time.monotonic() - began
     return report
+
+
+def _envs_of_client(number: int) -> int:
+    """Returns the number of environments of an actor's client: one and two, in turn."""
+    return 1 + number % 2
 
 
 def learner_options(algorithm: Algorithm, seed: int) -> dict[str, object]:

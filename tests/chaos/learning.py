@@ -13,6 +13,8 @@ Lines of JSON, each written by the kernel before the learner goes on, so that SI
                                      trajectories of a rollout were learnt from, or put into the buffer
     ["stale", actor, incarnation, sequence, [seed, ...]]
                                      trajectories that were dropped
+    ["played", actor, incarnation, sequence, [[seed, first, n], ...]]
+                                     the steps of a rollout that environments that dial in have played
     ["corrupt", what is wrong]       about a batch, or about a rollout in it
 
 Trajectories stand in the order in which the learner took them, whether it learnt from them or dropped them. Their lines
@@ -31,6 +33,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollcast.learner.algorithms.algorithm import Metrics
 from rollcast.learner.algorithms.impala import Impala
@@ -49,6 +52,7 @@ from rollcast.services.process.interrupts import run_to_end
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from rollcast.tools.cli import main
+from tests.chaos.games import is_of_games, stretches
 from tests.chaos.ledger import what_is_wrong
 
 
@@ -184,11 +188,18 @@ def _faults_of_batch(batch: Batch, pieces: list[RolloutSlice]) -> list[str]:
             [its.previous_observation[""][None] for its in played],
         ),
     }
+    acting = [_acting(piece) for piece in pieces]
     for name, (array, whole) in rows.items():
-        cut = [its[:, piece.start : piece.stop] for its, piece in zip(whole, pieces, strict=True)]
+        cut = [its[:, trajectories] for its, trajectories in zip(whole, acting, strict=True)]
         if not np.array_equal(array.numpy(), np.concatenate(cut, axis=1)):
             faults.append(f"a batch has other {name} than its rollouts")
     return faults
+
+
+def _acting(piece: RolloutSlice) -> NDArray[np.int64]:
+    """The trajectories of a piece that a batch has: a place without a client has none."""
+    trajectories, valid = np.arange(piece.start, piece.stop), piece.rollout.valid
+    return trajectories if valid is None else trajectories[valid[:, trajectories].any(axis=0)]
 
 
 def _record_pieces(record: Record) -> None:
@@ -198,6 +209,9 @@ def _record_pieces(record: Record) -> None:
         note(collector, piece, is_stale)
         rollout = piece.rollout
         seeds = rollout.env_seeds[piece.start : piece.stop]
+        if piece.start == 0 and is_of_games(rollout):
+            name = (rollout.actor_id, rollout.incarnation, rollout.sequence)
+            record.coming.append(("played", *name, stretches(rollout)))
         kind = "stale" if is_stale else "taken"
         record.coming.append((kind, rollout.actor_id, rollout.incarnation, rollout.sequence, seeds))
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.chaos.bookkeeping import EPISODE_STEPS, observation, reward, seed_and_total, stacked
+from tests.chaos.games import is_of_games, what_is_wrong_in_games
 
 # One process of an actor: its name and its incarnation.
 Process = tuple[str, int]
@@ -146,6 +147,8 @@ def what_is_wrong(rollout: Rollout, log_prob: float | None = None) -> list[str]:
     Args:
         log_prob: Of every action; None: the policy learns, and any that is possible will do.
     """
+    if is_of_games(rollout):
+        return what_is_wrong_in_games(rollout)
     columns = rollout.substeps[FLAT_SUBSTEP]
     n_steps = rollout.n_steps
     first = (rollout.sequence - 1) * n_steps

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.learner.queueing.queue import RolloutSlice
+from tests.chaos.games import Name, Plays, Stretch, is_of_games, stretches
 from tests.chaos.ledger import Entries, Process, what_is_wrong
 
 _LOOK_S = 0.05
@@ -79,6 +80,7 @@ class Lineage:
         self._joined: dict[Process, int] = {}
         self._join_lines: dict[Process, str] = {}
         self._met: set[Player] = set()
+        self.plays = Plays()
         self.entries = Entries()
         self.n_lives = self.n_resumed = 0
         self.n_rolled_back = self.n_skipped = self.n_stale = self.n_joins = 0
@@ -116,6 +118,24 @@ class Lineage:
         self._thread.join()
         self._read()
 
+    def count_client(self, client: int) -> int:
+        """Rollouts that were taken and have steps of a client whose environments dial in."""
+        with self.changed:
+            return self.plays.n_rollouts.get(client, 0)
+
+    def check_plays(self, given: Mapping[int, int]) -> None:
+        """Notes what environments that dial in have played, and is missing, there twice or out of order.
+
+        Args:
+            given: By the seed of each life, the actions that its client has got.
+        """
+        with self.changed:
+            found = self.plays.check(given)
+            for entries, texts in zip(
+                (self.entries.lost, self.entries.duplicated, self.entries.disordered), found, strict=True
+            ):
+                entries.extend(texts)
+
     def check_acknowledged(self, actor_id: str, acknowledged: Mapping[int, int]) -> None:
         """Notes what an actor was acknowledged, by incarnation, and is not there: lost, where acknowledgements last."""
         with self.changed:
@@ -140,6 +160,8 @@ class Lineage:
                 rollout = piece.rollout
                 for seed in rollout.env_seeds[piece.start : piece.stop]:
                     self._enter((rollout.actor_id, rollout.incarnation, seed), rollout.sequence)
+                if piece.start == 0 and is_of_games(rollout):
+                    self._enter_plays((rollout.actor_id, rollout.incarnation, rollout.sequence), stretches(rollout))
                 self.entries.corrupt.extend(f"in the log: {text}" for text in what_is_wrong(rollout))
 
     def check_steps(self, totals: Mapping[int, NDArray[np.int64]], n_rollout_steps: int) -> None:
@@ -223,6 +245,14 @@ class Lineage:
 
     def _note_corrupt(self, text: str) -> None:
         self.entries.corrupt.append(text)
+
+    def _note_played(self, actor_id: str, incarnation: int, sequence: int, played: list[list[int]]) -> None:
+        self._enter_plays((actor_id, incarnation, sequence), [Stretch(*one) for one in played])
+
+    def _enter_plays(self, name: Name, played: Sequence[Stretch]) -> None:
+        wrong = self.plays.enter(name, played)
+        if wrong is not None:
+            self.entries.corrupt.append(wrong)
 
     def _note_taken(self, actor_id: str, incarnation: int, sequence: int, seeds: list[int]) -> None:
         if self._before is not None and self._before.n_learnt:

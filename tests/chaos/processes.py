@@ -1,4 +1,4 @@
-"""Actor processes that are killed, frozen and ended, and start again under their names."""
+"""Actors, and clients of actors, that are killed, frozen and ended, and start again under their names."""
 
 import signal
 import subprocess
@@ -17,39 +17,40 @@ _STEP_S = 0.002
 _END_TIMEOUT_S = 60.0
 _LOOK_S = 0.1
 _MODULE = "tests.chaos.acting"
+# A client that is frozen, or whose connection has gone silent, loses its places after this time.
+_OF_CLIENTS = {"--step-timeout-s": "5"}
 
 
-class SupervisedActor:
-    """One actor: a process, and a thread that starts the next when it ends.
+class SupervisedProcess:
+    """One process, and a thread that starts the next when it ends.
 
     Args:
-        folder: The folder for its log and its acknowledgements.
-        policy_encoding: The form in which it asks for policies.
+        name: Its name, for its log and its thread.
+        folder: The folder for its log.
+        module: The module of tests that it runs.
         variables: Variables of its environment, besides this process's.
+
+    Attributes:
+        refusals: Ends with exit code 1, by which it says that it cannot go on.
     """
 
     def __init__(
         self,
-        actor_id: str,
-        address: str,
+        name: str,
         folder: Path,
-        *,
-        n_envs: int = ENVS_PER_ACTOR,
-        step_s: float = _STEP_S,
-        policy_encoding: PolicyEncodingName = "full",
+        module: str,
+        arguments: Sequence[str],
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._variables = variables
-        self._options = acting_options(actor_id, address, n_envs=n_envs, step_s=step_s, policy_encoding=policy_encoding)
-        self.actor_id = actor_id
-        self.acknowledgements = folder / f"{actor_id}.acknowledged"
-        self.policies = folder / f"{actor_id}.policies"
-        self.log = folder / f"{actor_id}.log"
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self.refusals: list[str] = []
+        self._module, self._arguments, self._variables = module, arguments, variables
         self._closing = threading.Event()
         self._lock = threading.Lock()  # guards the process: it is not started and signalled at once
         self._process = self._start()
         self.n_starts = 1
-        self._thread = threading.Thread(target=self._supervise, name=f"chaos-supervisor-{actor_id}", daemon=True)
+        self._thread = threading.Thread(target=self._supervise, name=f"chaos-supervisor-{name}", daemon=True)
         self._thread.start()
 
     def signal(self, number: int) -> None:
@@ -77,14 +78,62 @@ class SupervisedActor:
         return True
 
     def _start(self) -> ForkedProcess | subprocess.Popen[bytes]:
-        return start_logged(_MODULE, [str(self.acknowledgements), *self._options], self.log, self._variables)
+        return start_logged(self._module, self._arguments, self.log, self._variables)
 
     def _supervise(self) -> None:
         while not self._closing.wait(_LOOK_S):
             with self._lock:
-                if self._process.poll() is not None and not self._closing.is_set():
+                if (code := self._process.poll()) is not None and not self._closing.is_set():
+                    if code == 1:
+                        self.refusals.append(f"{self.name} ended with 1; see {self.log}")
                     self._process = self._start()
                     self.n_starts += 1
+
+
+class SupervisedActor(SupervisedProcess):
+    """An actor that is started again.
+
+    Args:
+        folder: The folder for its log and its acknowledgements.
+        policy_encoding: The form in which it asks for policies.
+        serves: The port where environments dial in; None: it steps its own.
+        variables: Variables of its environment, besides this process's.
+    """
+
+    def __init__(
+        self,
+        actor_id: str,
+        address: str,
+        folder: Path,
+        *,
+        n_envs: int = ENVS_PER_ACTOR,
+        step_s: float = _STEP_S,
+        policy_encoding: PolicyEncodingName = "full",
+        serves: int | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.actor_id = actor_id
+        self.acknowledgements = folder / f"{actor_id}.acknowledged"
+        self.policies = folder / f"{actor_id}.policies"
+        options = acting_options(
+            actor_id, address, n_envs=n_envs, step_s=step_s, policy_encoding=policy_encoding, serves=serves
+        )
+        super().__init__(actor_id, folder, _MODULE, [str(self.acknowledgements), *options], variables)
+
+
+class SupervisedClient(SupervisedProcess):
+    """A client with environments that dial in, which is started again under its name.
+
+    Args:
+        number: Its number, from 0.
+        folder: The folder for its log, and for the record of the actions that it gets.
+    """
+
+    def __init__(self, number: int, address: str, folder: Path, *, n_envs: int, step_s: float) -> None:
+        self.number = number
+        self.given = folder / f"client-{number}.given"
+        arguments = [str(self.given), address, f"client-{number}", str(number), str(n_envs), str(step_s)]
+        super().__init__(f"client-{number}", folder, "tests.chaos.playing", arguments)
 
 
 def start_logged(
@@ -101,14 +150,20 @@ def start_logged(
 
 
 def acting_options(
-    actor_id: str, address: str, *, n_envs: int | None, step_s: float, policy_encoding: PolicyEncodingName = "full"
+    actor_id: str,
+    address: str,
+    *,
+    n_envs: int | None,
+    step_s: float,
+    policy_encoding: PolicyEncodingName = "full",
+    serves: int | None = None,
 ) -> list[str]:
     """Returns the options of `python -m rollcast.actor`; without `n_envs`, it steps as many as the learner wants."""
+    its_own = {"--env-id": "tests.chaos.bookkeeping:BookkeepingEnv", "--env-kwargs": f'{{"step_s": {step_s}}}'}
     options = {
         "--learner-address": address,
         "--actor-id": actor_id,
-        "--env-id": "tests.chaos.bookkeeping:BookkeepingEnv",
-        "--env-kwargs": f'{{"step_s": {step_s}}}',
+        **(its_own if serves is None else {"--serve-environments": f"127.0.0.1:{serves}"} | _OF_CLIENTS),
         # the learner may still be starting, beside other work
         "--connect-timeout-s": "300",
         # for those whose run was killed: they end by themselves

@@ -12,10 +12,11 @@ from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.policies.policies import PolicyEncodingName
 from tests.chaos.acting import read_acknowledgements
 from tests.chaos.assault import Assault, Books
-from tests.chaos.faults import Kind, draw_faults
+from tests.chaos.faults import KINDS_OF_CLIENTS, Kind, draw_faults
+from tests.chaos.games import n_lives, read_given
 from tests.chaos.learners import LEARNERS
 from tests.chaos.policies import find_wrong, read_policies
-from tests.chaos.processes import SupervisedActor
+from tests.chaos.processes import SupervisedActor, SupervisedClient
 from tests.chaos.proxy import Proxy
 from tests.chaos.report import Report
 
@@ -71,6 +72,64 @@ class ActorAssault(Assault):
         if not self.actor.close():
             self.hangs.append(f"{self.victim}: SIGTERM did not end it; see {self.actor.log}")
         self.proxy.close()
+
+
+class ClientAssault(Assault):
+    """An assault on one client of an actor, whose environments dial in, and on its connection.
+
+    Args:
+        count: Counts the rollouts that have steps of a client, by its number.
+        books: Tells when `count` may have changed.
+        rng: Draws the faults, and the pauses between them.
+        short: Leaves out faults that take long to recover from.
+    """
+
+    def __init__(
+        self,
+        client: SupervisedClient,
+        proxy: Proxy,
+        *,
+        count: Callable[[int], int],
+        books: Books,
+        n_faults: int,
+        rng: random.Random,
+        short: bool,
+    ) -> None:
+        super().__init__(
+            client.name,
+            draw_faults(
+                n_faults,
+                rng,
+                short=short,
+                only=[kind for kind in KINDS_OF_CLIENTS if not (short and kind == "black_hole")],
+            ),
+            inject=lambda fault, stop: fault.inject(client, proxy, stop),
+            count=lambda: count(client.number),
+            books=books,
+            n_new=NEW_ROLLOUTS,
+            timeout_s=RECOVERY_TIMEOUT_S,
+            rng=random.Random(rng.random()),
+        )
+        self.client, self.proxy = client, proxy
+
+    def end(self) -> None:
+        """Ends the faults, the client and the proxy. Idempotent."""
+        super().end()
+        if not self.client.close():
+            self.hangs.append(f"{self.victim}: SIGTERM did not end it; see {self.client.log}")
+        self.proxy.close()
+
+    def unexplained(self, n_others: int) -> list[str]:
+        """Returns the lives that neither a fault of this client explains nor one of others that it depends on.
+
+        Args:
+            n_others: The faults of its actor and of the learner.
+        """
+        lives = n_lives(read_given(self.client.given))
+        n_explained = 1 + len(self.recoveries) + n_others
+        if lives <= n_explained:
+            return []
+        return [f"{self.victim} has begun {lives} lives; faults explain {n_explained}"]
 
 
 def encoding_of(i: int) -> PolicyEncodingName:

@@ -62,3 +62,25 @@ def test_killed_durable_learner_loses_nothing_acknowledged(algorithm: Algorithm,
     assert report.notes["lives of the learner"] == 2, report
     assert report.n_acknowledged > 0, report
     assert report.notes["trajectories in its line"] > 0, report
+
+
+def test_clients_whose_environments_dial_in_lose_only_their_unfinished_step(tmp_path: Path):
+    """While clients, their connections, their actor and the learner fail and return."""
+    report = run_learner_chaos(
+        tmp_path,
+        algorithm="impala",
+        durable=True,
+        n_learner_faults=1,
+        n_actor_faults=1,
+        n_clients=2,
+        n_client_faults=6,
+        n_actors=1,
+        seed=640,
+        short=True,
+        only=("learner_kill",),
+    )
+    assert report.is_clean, report
+    kinds = {recovery.fault.kind for recovery in report.recoveries}
+    assert kinds >= {"learner_kill", "kill", "freeze", "cut"}, report
+    assert report.notes["lives of the learner"] == 2, report
+    assert report.notes["lives of games"] > 3, report
