@@ -4,7 +4,8 @@ import datetime
 import re
 import struct
 import tomllib
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import grpc
 import gymnasium
@@ -14,22 +15,43 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from pydantic import BaseModel
 
+from rollcast.actor.acting.loop import DRAIN_TIMEOUT_S
+from rollcast.actor.connection.stall_detector import SILENCE_S
+from rollcast.actor.policies.action_masks import FORBIDDEN
+from rollcast.actor.policies.features import MIN_IMAGE_SIDE
+from rollcast.actor.statistics.reductions import MAX_KEPT
+from rollcast.learner.algorithms.defaults import ALGORITHM_DEFAULTS
+from rollcast.learner.algorithms.sac_settings import SacSettings
 from rollcast.learner.checkpoints.manifest import FORMAT as CHECKPOINT_FORMAT
+from rollcast.learner.devices.graphs import MAX_GRAPHS
+from rollcast.learner.durable.log import SEGMENT_BYTES
 from rollcast.learner.durable.segments import FORMAT as LOG_FORMAT
+from rollcast.learner.history.events import MAX_TEXT_LENGTH, N_EVENTS
+from rollcast.learner.history.points import COARSE_S, FINE_S, N_COARSE, N_FINE, N_WHOLE
+from rollcast.learner.history.run_history import MAX_LANES, N_EVALUATIONS
+from rollcast.learner.replay.checkpoint import CHUNK_BYTES, FILE_BYTES
+from rollcast.learner.replay.stores.trajectory_ring import STEPS_PER_EPISODE_END
 from rollcast.learner.training.run_parts import ALGORITHMS
+from rollcast.learner.training.stall_watchdog import NOTICE_S, STACKS_S
+from rollcast.services.client.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
+from rollcast.services.environments.codec import MAX_OBSERVATION, MAX_REWARD
 from rollcast.services.joining.join import PROTOCOL_VERSION
 from rollcast.services.process.exit_codes import bad_settings_exit_code
 from rollcast.services.process.interrupts import INTERRUPTED
 from rollcast.services.rollouts.recording_codec import RECORDING_FORMAT
 from rollcast.services.spaces.codec import environment_spaces_from_proto
 from rollcast.tools.commands import COMMANDS
+from rollcast.tools.watching.ranking import SILENT_S
 from rollcast.v1 import environment_pb2, space_pb2, tensor_pb2
-from tests.documents import PAGES, ROOT, section_of, text_of
+from tests.documents import PAGES, ROOT, section_of, text_of, without_blocks
 from tests.unit.test_readme import DEPLOYMENT_VARIABLES, fields_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # torch's launchers set them; torch's own code reads them.
 OF_TORCH = {"MASTER_PORT"}
+UNITS = {"": 1, "s": 1, "k": 1e3, "M": 1e6, "MiB": 1 << 20, "GiB": 1 << 30}
+# Defaults that other settings decide.
+COMPUTED: dict[str, set[object]] = {"--sac.target-critics": {SacSettings().n_target_critics}}
 
 
 def table(name: str, heading: str) -> dict[str, list[str]]:
@@ -37,6 +59,15 @@ def table(name: str, heading: str) -> dict[str, list[str]]:
     lines = [line for line in section_of(name, heading).splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     return {first: rest for first, *rest in rows}
+
+
+def flat(defaults: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yields the options of nested defaults, and their values."""
+    for name, value in defaults.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"--{prefix}{name}".replace("_", "-"), value
 
 
 def floor(requirement: str) -> str:
@@ -129,26 +160,107 @@ class TestDefaults:
 
     @staticmethod
     def rows() -> list[tuple[str, str, str]]:
-        """Returns the page, the option and the default of each row with one option and a plain default."""
+        """Returns the page, the option and the default of each row whose options have a plain default each, or one."""
         found = []
         for name in PAGES:
             header: list[str] = []
             for line in text_of(name).splitlines():
                 cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] if line.startswith("|") else []
                 header = (header or cells) if cells else []
-                option = re.fullmatch(r"`(--[\w.-]+)(?: \w+)?`(?: \(\w\))?", cells[0]) if len(cells) > 2 else None
-                if option and header[1] == "default" and " " not in cells[1].strip("`"):
-                    found.append((name, option[1], cells[1].strip("`")))
+                if len(cells) < 3 or header[1] != "default":
+                    continue
+                options = re.findall(r"`(--[\w.-]+)(?: \w+)?`(?: \(\w\))?(?:, |$)", cells[0])
+                defaults = cells[1].split(", ") if len(options) > 1 else [cells[1]]
+                defaults *= len(options) if len(defaults) == 1 else 1
+                pairs = zip(options, defaults, strict=bool(options))
+                found += [
+                    (name, option, default.strip("`")) for option, default in pairs if " " not in default.strip("`")
+                ]
         return found
+
+    def known(self, option: str, page: str) -> set[object]:
+        """Returns the defaults of an option; on the page of an algorithm, that of the algorithm."""
+        values = dict(flat(ALGORITHM_DEFAULTS.get(page.removesuffix(".md"), {})))
+        return {values[option]} if option in values else self.KNOWN.get(option, set())
 
     def test_are_those_of_the_settings(self):
         rows = self.rows()
-        assert len(rows) > 50
+        assert len(rows) > 60
         for page, option, shown in rows:
             number = re.fullmatch(r"[\d.,]+(?:e-?\d+)?", shown)
             expected = {float(shown.replace(",", ""))} if number else self.WORDS.get(shown, {shown})
-            known = self.KNOWN.get(option, set())
+            known = self.known(option, page)
             assert known & expected, f"{page}: {option} is {shown}, and has {known}"
+
+    def test_those_in_the_text_are_too(self):
+        """A default stands behind its option, as in `--log-interval-s` (2 s)."""
+        shown = [
+            (name, *match)
+            for name in PAGES
+            for match in re.findall(
+                r"`(--[\w.-]+)`(?:\]\([^)]*\))? \(([\d.,]+)(?: (s|MiB|GiB))?(?: here)?\)", without_blocks(text_of(name))
+            )
+        ]
+        assert len(shown) > 20
+        for page, option, number, unit in shown:
+            value = float(number.replace(",", "")) * UNITS[unit]
+            known = self.KNOWN.get(option, set()) | COMPUTED.get(option, set())
+            ports = {float(text.rpartition(":")[2]) for text in known if re.search(r":\d+$", str(text))}
+            assert value in known | ports, f"{page}: {option} is {number} {unit}, and has {known}"
+
+    def test_those_of_algorithms_are_too(self):
+        shown = []
+        for name in PAGES:
+            for line in text_of(name).splitlines():
+                if option := re.match(r"\| `(--[\w.-]+)` \|", line):
+                    pairs = re.findall(r"\b(SAC|DQN|R2D2) ([\d.,]+)([kM]?)\b", line.split("|")[2])
+                    shown += [(name, option[1], *pair) for pair in pairs]
+        assert len(shown) > 5
+        for page, option, algorithm, number, unit in shown:
+            known = dict(flat(ALGORITHM_DEFAULTS[algorithm.lower()]))[option]
+            assert float(number.replace(",", "")) * UNITS[unit] == known, f"{page}: {option} of {algorithm} is {number}"
+
+    def test_environments_of_an_actor_are_too(self):
+        (row,) = re.findall(r"`--envs-per-actor`, else .*?\)", text_of("connect_machines.md"))
+        usual = COMMANDS["learner"].settings().model_fields["envs_per_actor"].default
+        of = {name: defaults.get("envs_per_actor") for name, defaults in ALGORITHM_DEFAULTS.items()}
+        assert row.endswith(f"else {usual} (DQN and R2D2: {of['dqn']}, SAC: {of['sac']})")
+        assert of["r2d2"] == of["dqn"]
+        assert of["impala"] is of["ppo"] is of["appo"] is None
+
+
+class TestNumbers:
+    """Numbers of no option stand in one place, and are the code's."""
+
+    STATED: ClassVar[list[tuple[str, str]]] = [
+        (
+            "protocol.md",
+            f"an interval of {KEEPALIVE_TIME_MS // 1000} s and a timeout of {KEEPALIVE_TIMEOUT_MS // 1000} s",
+        ),
+        ("protocol.md", f"a dead connection within {(KEEPALIVE_TIME_MS + KEEPALIVE_TIMEOUT_MS) // 1000 + 1} s"),
+        ("protocol.md", f"if they have received nothing for {SILENCE_S:g} s"),
+        ("protocol.md", f"set the logit to {FORBIDDEN:.0e}".replace("e+0", "e")),
+        ("environment_protocol.md", f"from -{MAX_REWARD:.0e} to {MAX_REWARD:.0e}".replace("e+", "e")),
+        ("environment_protocol.md", f"from -{MAX_OBSERVATION:.0e} to {MAX_OBSERVATION:.0e}".replace("e+", "e")),
+        ("exit_codes.md", f"waits up to {DRAIN_TIMEOUT_S:g} s for their acknowledgement"),
+        ("status.md", f"{N_FINE} of {FINE_S} s, {N_COARSE} of {COARSE_S} s, fewer than {N_WHOLE} of the whole run"),
+        ("status.md", f"the time of up to {MAX_LANES:,} actors' main threads"),
+        ("status.md", f"the last {N_EVENTS}; {MAX_TEXT_LENGTH} characters of text"),
+        ("status.md", f"the last {N_EVALUATIONS:,}"),
+        ("delivery.md", f"A segment has {SEGMENT_BYTES >> 20} MiB"),
+        ("file_formats.md", f"up to {FILE_BYTES >> 20} MiB"),
+        ("file_formats.md", f"{CHUNK_BYTES >> 20} MiB at a time"),
+        ("troubleshoot.md", f"logs this after {NOTICE_S:g} s. After {STACKS_S:g} s it logs the stacks"),
+        ("replay_buffer.md", f"shorter than {STEPS_PER_EPISODE_END} steps"),
+        ("own_metrics.md", f"the last {MAX_KEPT:,} values"),
+        ("own_network.md", f"from {MIN_IMAGE_SIDE} by {MIN_IMAGE_SIDE}"),
+        ("gpu.md", f"captures at most {MAX_GRAPHS} times"),
+        ("monitor.md", f"not reported its state for {SILENT_S:g} s"),
+    ]
+
+    @pytest.mark.parametrize(("page", "words"), STATED)
+    def test_are_the_codes(self, page: str, words: str):
+        assert words in " ".join(text_of(page).split())
 
 
 class TestExitCodes:

@@ -32,9 +32,21 @@ def test_rejects_room_below_one_rollout():
         Limits(max_rollout_bytes=2, max_bytes_in_flight=1).check()
 
 
-@pytest.mark.parametrize("name", [*CONTRACT, *SETTINGS, "max_streams", "max_calls"])
-def test_docs_list_every_limit(name):
-    assert f"| `{name}` |" in text_of("limits.md")
+@pytest.mark.parametrize("name", [*CONTRACT, *SETTINGS])
+def test_docs_list_every_limit_with_its_value(name):
+    (shown,) = re.findall(rf"^\| `{name}` \| ([^|]+) \|", text_of("limits.md"), re.MULTILINE)
+    base, power, unit = re.fullmatch(r"([\d.]+)(?:\^(\d+))?(?: (\w+))?", shown).groups()
+    units = {None: 1, "s": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    expected = getattr(DEFAULT_LIMITS, name) if name in SETTINGS else getattr(limits, name.upper())
+    assert float(base) ** int(power or 1) * units[unit] == expected
+
+
+@pytest.mark.parametrize("max_actors", [1, 64])
+def test_docs_list_the_limits_that_follow_the_number_of_actors(max_actors: int):
+    found = Limits(max_actors=max_actors)
+    assert "| `max_streams` | 2 x `max_actors` + 8 |" in text_of("limits.md")
+    assert "| `max_calls` | `max_actors` + 8 |" in text_of("limits.md")
+    assert (found.max_streams, found.max_calls) == (2 * max_actors + 8, max_actors + 8)
 
 
 class Timeouts(ServerLimitSettings):
