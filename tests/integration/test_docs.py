@@ -149,11 +149,13 @@ SOONER = {
 }
 LONG = {"ROLLCAST_TOTAL_STEPS": "1000000000", "ROLLCAST_STOP_RETURN": "1e9"}
 
+
 def begins(command: str, start: str) -> bool:
     """Returns True if a command is meant; a command that is named as a whole means no longer one."""
     named = itertools.chain(NOT_TYPED, *TYPED.values())
     whole = {other for other in named if other != start and other.startswith(start)}
     return command.startswith(start) and not any(command.startswith(longer) for longer in whole)
+
 
 # README and tutorials are sessions, typed as a whole: the README below, the tutorials in test_tutorials.py.
 TEXTS = [
@@ -164,6 +166,7 @@ TEXTS = [
 SHOWN = {command for text in TEXTS for command in commands(text)}
 SNIPPETS = [block for text in TEXTS for block in blocks(text, "python")]
 
+
 def test_every_command_is_typed_here_or_has_a_reason():
     typed = [start for starts in TYPED.values() for start in starts]
     for command in SHOWN:
@@ -173,14 +176,17 @@ def test_every_command_is_typed_here_or_has_a_reason():
     for start in (*typed, *NOT_TYPED):
         assert any(command.startswith(start) for command in SHOWN), f"no page shows {start}"
 
+
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     with Shell(tmp_path) as shell:
         yield shell
 
+
 def shown(scenario: str) -> list[str]:
     """The commands of a scenario, as a page shows them."""
     return [next(command for command in SHOWN if begins(command, start)) for start in TYPED[scenario]]
+
 
 def test_samples_of_the_readme_run_in_their_order_in_one_shell(tmp_path: Path):
     steps = session(text_of("README.md"))
@@ -188,6 +194,7 @@ def test_samples_of_the_readme_run_in_their_order_in_one_shell(tmp_path: Path):
     assert {step.typed for step in steps} >= SOONER.keys()
     # a README has no room to say again and again that numbers differ
     play([replace(step, differs=True) for step in steps], tmp_path, SOONER)
+
 
 @pytest.mark.parametrize("scenario", ["examples", "environments"])
 def test_environments_and_networks_are_trained(scenario: str, tmp_path: Path):
@@ -200,6 +207,7 @@ def test_environments_and_networks_are_trained(scenario: str, tmp_path: Path):
         (look,) = re.findall(r"^look at it     (rollcast evaluate runs/.*)", first, re.MULTILINE)
         assert "mean return" in shell.run(f"{look} --n-episodes 1")
 
+
 def test_games_are_rated(shell: Shell):
     (command,) = shown("evaluation")
     # the page's run takes a minute, and several on a busy machine
@@ -208,6 +216,7 @@ def test_games_are_rated(shell: Shell):
         command = command.replace(long, short)
     printed = shell.run(command)
     assert re.search(r"^evaluation +-?[0-9.]+, best of [1-9]", printed, re.MULTILINE)
+
 
 def test_learner_is_joined_watched_steered_and_stopped(shell: Shell):
     learn, act, watch, status, as_json, top, get, save, answer, stop = shown("learner")
@@ -225,6 +234,7 @@ def test_learner_is_joined_watched_steered_and_stopped(shell: Shell):
             assert ended(actor) == 0
             assert ended(watching) in (0, 1), "the learner may be gone before its last word is asked for"
 
+
 def test_recording_is_made_and_trained_on(shell: Shell):
     record, learn, masked, own = shown("algorithms")
     shell.run("rollcast train --run-dir runs/expert")
@@ -236,6 +246,7 @@ def test_recording_is_made_and_trained_on(shell: Shell):
     (reader,) = [block for block in SNIPPETS if "parse_length_prefixed" in block]
     (shell.folder / "reader.py").write_text(reader)
     assert shell.run("python reader.py expert.rollouts").count(": rollout [16, 4], returns") == 200
+
 
 def test_run_is_resumed_and_its_policy_begins_another(shell: Shell):
     train, resume, export, begin, auto, serve = shown("checkpoints")
@@ -251,6 +262,7 @@ def test_run_is_resumed_and_its_policy_begins_another(shell: Shell):
     with shell.running(serve):
         wait_until(lambda: status_of(shell.address).phase is Phase.FINISHED, "the run that has ended is served again")
 
+
 def test_recipe_is_trained_with_two_seeds_and_their_curve_is_drawn(shell: Shell):
     first, second, ls, recipes, compare, plot = shown("recipes")
     assert re.search(r"^ppo-cartpole +ppo +CartPole-v1$", shell.run(recipes), re.MULTILINE)
@@ -261,6 +273,7 @@ def test_recipe_is_trained_with_two_seeds_and_their_curve_is_drawn(shell: Shell)
     assert re.search(r"^seed +0 +1$", shell.run(compare), re.MULTILINE)
     assert "ppo CartPole-v1 (median and quartiles of 2 runs)" in shell.run(plot)
     assert (shell.folder / "curves.svg").read_text().startswith("<?xml")
+
 
 def test_mutual_tls_admits_clients_with_certificates(shell: Shell):
     certs, learn, act, status = shown("tls")
@@ -274,6 +287,7 @@ def test_mutual_tls_admits_clients_with_certificates(shell: Shell):
         assert "LearnerStatus(phase=<Phase.TRAINING" in shell.run("python look.py")
         for process in (actor, learner):
             assert ended(process, signal.SIGTERM) == 0
+
 
 class TestSnippets:
     def test_every_snippet_runs_here_or_has_a_reason(self):
@@ -312,6 +326,7 @@ class TestSnippets:
         exec(textwrap.dedent(f"from rollcast.actor.statistics.firing import FiresEvents\n{program}"), names)
         assert callable(names["DeliveryEvents"].parcel_delivered)
         assert issubclass(names["Warehouse"], gymnasium.Env)
+
 
 def test_make_without_write_access_has_advice(tmp_path: Path):
     (tmp_path / "file").write_text("")
