@@ -172,6 +172,12 @@ class LearnerLink:
             relays = (*waiting, relay)
             back = {other for other in relays if self.is_own(other)}
             self._loops |= back
+            for other in relays:
+                if other not in back:
+                    self._waiting.pop(other, None)
+                    self._waiting[other] = None
+            while len(self._waiting) > MAX_RELAYS:
+                del self._waiting[next(iter(self._waiting))]
             # Another address may still lead to a learner.
             if back and self._loops.issuperset(self._ways.values()):
                 raise RefusedError(
@@ -179,12 +185,6 @@ class LearnerLink:
                     f"{', '.join(self._addresses)}, which leads back to it through relay {relay.relay_id!r}; expected "
                     "a learner at the end; correct the --learner-address of one of them"
                 )
-            for other in relays:
-                if other not in back:
-                    self._waiting.pop(other, None)
-                    self._waiting[other] = None
-            while len(self._waiting) > MAX_RELAYS:
-                del self._waiting[next(iter(self._waiting))]
         raise NotReadyError(
             f"relay {self._relay_id!r} has no connection to its learner at this moment; expected one; its log shows "
             "why; try again with backoff"
