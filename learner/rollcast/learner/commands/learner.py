@@ -140,5 +140,4 @@ def _learn(settings: ServingSettings, console: Console, ranks: Ranks, ingest: In
             serves=settings.when_finished == "serve",
             # Rank 0 shows the run.
             is_shown=ranks.is_first,
-            plays_here=settings.spaces_from == "environment",
         )

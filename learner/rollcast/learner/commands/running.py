@@ -38,7 +38,7 @@ def run_and_report(
         console: The console for the view and the summary.
         serves: True: after training, serve the last policy until the run is stopped.
         is_shown: False: no view and no summary, because another rank shows them.
-        plays_here: False: only clients or actors have the environment, so `evaluate` cannot make it.
+        plays_here: False: environments dial in, so `evaluate` cannot make one.
     """
     view = ConsoleView(
         run.control.status,
