@@ -43,3 +43,16 @@ def test_an_actor_that_fails_for_good_is_not_started_again(monkeypatch, is_perma
         processes.look_after()
     assert [(end.report, end.failure.traceback) for end in ends] == [("E: m", "t")]
     assert processes.processes == []
+
+
+def test_processes_that_cannot_begin_end_the_run_and_say_what_to_do(monkeypatch):
+    context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Ended)
+    monkeypatch.setattr(local_processes, "multiprocessing_context", lambda method: context)
+    monkeypatch.setattr(local_processes, "run_local_actor", lambda plan, failures: None)
+    processes = LocalProcesses(
+        [PLAN], start_method=None, max_restarts=9, on_exit=lambda *_: None, has_rollouts=lambda: False
+    )
+    processes.start()
+    told = r"local-0 failed before the first rollout.*exit code 1 before it could begin; .* not in a notebook"
+    with pytest.raises(ActorFailedError, match=told):
+        processes.look_after()

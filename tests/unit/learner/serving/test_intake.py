@@ -1,5 +1,8 @@
+import copy
+import gc
 import itertools
 import threading
+import weakref
 
 import pytest
 
@@ -14,9 +17,10 @@ from rollcast.services.errors import (
 )
 from rollcast.services.joining.join import JoinOffer
 from rollcast.services.policies.policies import BUILT_IN_NETWORKS
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from rollcast.services.status.status import ActorState
 from tests.processes import DEADLINE_S, wait_until
-from tests.rollouts import always, make_rollout
+from tests.rollouts import CARTPOLE_LIKE, always, make_rollout
 from tests.unit.learner.serving.intakes import Intake, offer, passes_nothing_on
 
 
@@ -38,6 +42,16 @@ def test_an_actor_steps_its_own_number_of_environments_or_the_learners():
     assert intake.intake.join(offer(n_envs=3)).n_envs == 3
     assert intake.join_and_open(actor_id="b", process_nonce=2, n_envs=0).joined.rollout_shape.n_envs == 4
     assert [info.n_envs for info in intake.registry.infos()] == [3, 4]
+
+
+def test_spaces_are_kept_once_and_not_for_each_actor():
+    own = copy.deepcopy(CARTPOLE_LIKE)
+    of_actor = weakref.ref(own[FLAT_SUBSTEP].observation)
+    intake = Intake()
+    intake.join_and_open(spaces=own)
+    del own
+    gc.collect()
+    assert of_actor() is None
 
 
 class AlwaysElsewhere(OneLearner):
