@@ -202,13 +202,14 @@ class TestWhatItShows:
             assert seen.page.locator("img").count() == 0
             assert seen.complaints == []
             ended = dataclasses.replace(first.status, phase=Phase.FINISHED)
+            served.history.first = dataclasses.replace(first, status=ended)
             served.history.set_next(update(62.0, status=ended, actors=first.actors))
             seen.page.wait_for_selector("[data-learning]", state="hidden")
             seen.wait_for_text(".phase", "FINISHED")
-            # after the end nothing new comes that would draw the page
-            seen.page.reload()
-            seen.page.wait_for_selector('tr[data-actor="left-arm"]')
-            seen.wait_for_lane("left-arm")
+        # the learner is gone: nothing new comes that would draw the page
+        seen.page.reload()
+        seen.page.wait_for_selector('tr[data-actor="left-arm"]')
+        seen.wait_for_lane("left-arm")
 
     def test_relays_are_summed_up_and_one_that_loses_its_actors_is_marked(self, pages):
         first = relayed_run(20)
