@@ -175,12 +175,14 @@ def test_an_actor_that_is_refused_shows_as_refused_until_it_joins_again():
 
 
 @pytest.mark.parametrize("error", [MissingMessageError("a gap"), UnreadableMessageError("no message")])
-def test_an_actor_whose_message_was_lost_on_its_way_shows_as_lost(error):
+def test_an_actor_whose_message_was_lost_on_its_way_shows_as_lost(error, caplog):
     intake = Intake()
     stream = intake.join_and_open()
     stream.rejected(error)
     stream.close(clean=False)
     assert intake.registry.infos()[0].state is ActorState.LOST
+    assert caplog.records[-1].levelname == "WARNING"
+    assert caplog.messages[-1] == "actor a was lost: its connection broke"
 
 
 def test_a_stream_that_was_replaced_marks_nobody_as_refused():
@@ -335,18 +337,18 @@ def test_an_actor_keeps_its_lane_if_its_old_stream_ends_after_the_new_one_has_be
 
 @pytest.mark.parametrize("end", ["alone", "refused", "replaced", "replaced by another process"])
 def test_nothing_holds_a_stream_that_has_ended(end: str):
-    """A stream that is held holds its call, which counts among those of its connection."""
-    intake = Intake(run_history=RunHistory())
-    stream = intake.join_and_open()
+    """A stream that is held, or what ends it, holds its call, which counts among those of its connection."""
+    intake, call = Intake(run_history=RunHistory()), threading.Event()
+    stream = intake.join_and_open(call.set)
     stream.awaits_message(True)
     if end == "refused":
         stream.rejected(InvalidRolloutError("rollout 1 is odd"))
     elif end != "alone":
         intake.join_and_open(process_nonce=1 if end == "replaced" else 2)
     stream.close(clean=end == "alone")
-    held = weakref.ref(stream)
-    del stream
-    assert held() is None
+    held = weakref.ref(stream), weakref.ref(call)
+    del stream, call
+    assert [one() for one in held] == [None, None]
     assert intake.intake.join(offer(process_nonce=3)).awaiting_s == 0.0
 
 

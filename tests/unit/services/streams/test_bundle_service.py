@@ -6,7 +6,7 @@ import gc
 import itertools
 import queue
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ from rollcast.services.limits.limits import MAX_ACTOR_ID_LENGTH, MAX_BUNDLE_PART
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.services.status.status import ActorState
 from rollcast.services.streams.bundle_link import BundleLink
-from rollcast.services.streams.bundled_stream import Answer
+from rollcast.services.streams.bundled_stream import ActorStream, Answer
 from rollcast.services.wire.error_status import error_from_rpc, error_from_status
 from rollcast.services.wire.seal import seal
 from rollcast.v1 import relay_pb2, rollout_pb2
@@ -163,24 +163,25 @@ def test_what_an_actor_may_not_send_or_is_damaged_ends_its_stream_alone(
 
 def test_a_stream_that_has_ended_is_freed_at_once(learner: Learner, monkeypatch: pytest.MonkeyPatch):
     """Without the garbage collector, which comes late if there is much else in memory."""
-    streams: weakref.WeakSet[IntakeStream] = weakref.WeakSet()
-    init = IntakeStream.__init__
+    streams: weakref.WeakSet[object] = weakref.WeakSet()
+    # the learner's end of each, and the relay's call's
+    for kind in (IntakeStream, ActorStream):
 
-    def noted(stream: IntakeStream, *given: object) -> None:
-        streams.add(stream)
-        init(stream, *given)
+        def noted(stream: object, *given: object, init: Callable[..., None] = kind.__init__) -> None:
+            streams.add(stream)
+            init(stream, *given)
 
-    monkeypatch.setattr(IntakeStream, "__init__", noted)
+        monkeypatch.setattr(kind, "__init__", noted)
     gc.disable()
     try:
         with connected(learner, "a", "b", "c") as raw:
             raw.send(*rollout_parts(1, "a", 1))
             assert raw.part().progress.acknowledged_sequence == 1
-            assert len(streams) == 3
+            assert len(streams) == 6
             for number in (1, 2):
                 raw.send(relay_pb2.UpwardPart(stream=number, ended=relay_pb2.StreamEnd(clean=number == 1)))
             wait_until(lambda: learner.info("b").state is ActorState.LOST, "the registry to know")
-            wait_until(lambda: len(streams) == 1, "the streams to be freed")
+            wait_until(lambda: len(streams) == 2, "the streams to be freed")
     finally:
         gc.enable()
 
