@@ -11,12 +11,14 @@ import pytest
 from rollcast.keda import external_scaler_pb2 as messages
 from rollcast.services.client import health_probe
 from rollcast.services.errors import ConfigurationError, NotReadyError, RollcastError
+from rollcast.services.limits.limits import Limits
 from rollcast.services.scaling.bounds import ActorBounds
 from rollcast.services.scaling.service import EXTERNAL_SCALER
 from rollcast.services.server.scaler import make_scaler_server
 from rollcast.tools.certificates import make_certificates
 from rollcast.tools.scaling.command import scaler
 from rollcast.tools.scaling.settings import ScalerSettings
+from tests.integration.test_metrics_endpoints import scrape
 from tests.keda import Keda
 from tests.manifests import build_with, container, find, make_secrets, mounted_environment, trigger_authentication
 from tests.processes import free_port, running, wait_until
@@ -153,6 +155,20 @@ class TestRefusals:
         assert "24 streams are open already" in caught.value.details()
         assert "--" not in caught.value.details()
 
+    def test_too_many_calls_are_told_of_no_option_that_the_scaler_lacks(self, source, monkeypatch):
+        monkeypatch.setattr("rollcast.services.server.scaler._LIMITS", Limits(calls_per_second_per_host=1.0))
+        server = make_scaler_server("127.0.0.1:0", source)
+        server.start()
+        try:
+            with Keda(server.address) as keda, pytest.raises(grpc.RpcError) as caught:
+                for _ in range(1000):
+                    keda.is_active()
+        finally:
+            server.stop()
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "made more than 1 calls a second" in caught.value.details()
+        assert "--" not in caught.value.details()
+
     def test_bounds_of_a_scaled_object_hold_for_it_alone(self, served, keda):
         with Keda(served.address, metadata={"maxActors": "2"}) as bounded:
             assert bounded.metric() == 2
@@ -160,11 +176,11 @@ class TestRefusals:
 
 
 @contextlib.contextmanager
-def scaler_of(learner: str, **variables: str):
+def scaler_of(learner: str, metadata: dict[str, str] | None = None, **variables: str):
     """Runs `rollcast scaler` for a learner, and yields its process and KEDA."""
     address = f"localhost:{free_port()}"
     settings = {"ROLLCAST_LEARNER_ADDRESS": learner, "ROLLCAST_ADDRESS": address} | QUICK | variables
-    with running("learner", "scaler", **settings) as process, Keda(address) as keda:
+    with running("learner", "scaler", **settings) as process, Keda(address, metadata=metadata) as keda:
         yield process, keda
 
 
@@ -216,6 +232,13 @@ class TestCommand:
                 lambda: re.search(r"answered UNIMPLEMENTED.*correct --learner-address", details_of(keda)), "the reason"
             )
             assert answer_of(keda) is grpc.StatusCode.UNAVAILABLE
+
+    def test_has_the_bounds_and_the_metrics_of_its_settings(self, served):
+        port = free_port()
+        variables = {"ROLLCAST_MAX_ACTORS": "8", "ROLLCAST_METRICS_ADDRESS": f"localhost:{port}"}
+        with scaler_of(served.address, {"minActors": "9"}, **variables) as (_, keda):
+            assert "minActors is 9; expected at most 8, the scaler's --max-actors" in details_of(keda)
+            wait_until(lambda: ("rollcast_scaler_learner_answers",) in scrape(port), "its metrics")
 
     def test_follows_a_file_of_the_address_and_says_that_the_token_is_refused_until_another_takes_its_place(
         self, tmp_path

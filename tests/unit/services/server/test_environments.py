@@ -230,6 +230,7 @@ class TestLimits:
             error = Game(channel).say(hello("")).error()
         assert isinstance(error, ThrottledError)
         assert error.limit == "max_streams"
+        assert "--" not in str(error), "no option raises it"
 
     def test_an_address_may_open_so_many_streams_a_second(self):
         with served(Sink(), limits=Limits(calls_per_second_per_host=0.1)) as (_, channel):
@@ -237,6 +238,7 @@ class TestLimits:
             assert first.hear().HasField("welcome")
             error = Game(channel).say(hello("second")).error()
             assert error.limit == "calls_per_second_per_host"
+            assert "--" not in str(error), "no option raises it"
 
 
 class TestSecurity:
