@@ -7,6 +7,7 @@ import pytest
 
 from rollcast.learner.writers import tracker as module
 from rollcast.learner.writers.tracker import TrackerWriter
+from rollcast.learner.writers.tracker_backends import make_tracker
 from tests.processes import wait_until
 
 
@@ -68,6 +69,12 @@ def test_an_identity_that_is_chosen_here_is_kept_before_the_run_begins(tmp_path:
     TrackerWriter("wandb", killed, tmp_path).close()
     TrackerWriter("wandb", second, tmp_path).close()
     assert (killed.started, second.started) == (["chosen"], ["chosen"])
+
+
+def test_the_identity_of_a_wandb_run_is_chosen_here(tmp_path: Path):
+    trackers = [make_tracker("wandb", project="mine", run_dir=tmp_path, settings={}) for _ in range(2)]
+    first, second = (tracker.new_identity() for tracker in trackers)
+    assert None is not first != second is not None
 
 
 def test_a_tracker_that_fails_is_logged_once_a_minute_and_nothing_else_happens(tmp_path: Path, caplog):
