@@ -58,7 +58,10 @@ def _check_time(value: str) -> str:
 
 
 def _seconds(time: str) -> float:
-    """Returns the seconds of a time limit: MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES...]."""
+    """Returns the seconds of a time limit: MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES...].
+
+    Slurm takes a limit of zero for no limit.
+    """
     if not time[0].isdecimal():
         return math.inf
     days, dash, clock = time.rpartition("-")
@@ -66,7 +69,7 @@ def _seconds(time: str) -> float:
     if not dash and len(parts) < 3:
         parts.insert(0, 0)
     hours, minutes, seconds = [*parts, 0, 0][:3]
-    return int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + seconds
+    return int(days or 0) * 86_400 + hours * 3600 + minutes * 60 + seconds or math.inf
 
 
 def _check_memory(value: str) -> str:

@@ -67,7 +67,7 @@ class TestActors:
         assert actor.extra == ["--mail-type=END", "-C fast", "--nice=100"]
 
 
-@pytest.mark.parametrize("time", ["4", "3:01", "0:3:01", "0-1", "1-0:0:0", "UNLIMITED"])
+@pytest.mark.parametrize("time", ["4", "3:01", "0:3:01", "0-1", "1-0:0:0", "UNLIMITED", "0", "0:00"])
 def test_a_time_limit_leaves_time_to_train(time):
     assert read("--time", time).time == time
 
