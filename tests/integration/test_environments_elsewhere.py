@@ -190,10 +190,14 @@ class TestTrain:
                 assert ended(training) == 0
             printed = training.stdout.read()
             assert "(solved: 5)" in printed
-            assert f"evaluate {run_dir} --env-id ENV_ID" in printed
+            assert f"serve-policy {run_dir}" in printed
         assert "give one with --env-id" in refused("evaluate", run_dir)
         rollcast("evaluate", run_dir, "--env-id", "CartPole-v1", "--n-episodes", 1).check_returncode()
 
-    def test_ends_if_nobody_dials_in(self):
+    def test_ends_if_nobody_dials_in(self, tmp_path: Path):
+        # a temporary folder that is too long for sockets makes no difference
+        temporary = tmp_path / ("x" * 100)
+        temporary.mkdir()
         options = ("--serve-environments", "127.0.0.1:0", "--collect-timeout-s", 1)
-        assert "no environment has dialled in at 127.0.0.1:" in refused("train", *options, code=1)
+        told = refused("train", *options, code=1, TMPDIR=str(temporary))
+        assert "no environment has dialled in at 127.0.0.1:" in told

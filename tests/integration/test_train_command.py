@@ -246,10 +246,21 @@ def test_training_goes_on_when_nothing_can_be_printed(tmp_path: Path):
 
 
 def test_a_temporary_folder_too_long_for_sockets_is_borne(tmp_path: Path):
+    long, options = tmp_path / ("x" * 100), ("--env-id", "CartPole-v1", "--vectorization", "subprocess")
+    long.mkdir()
+    page = ("--dashboard", "--dashboard-address", "127.0.0.1:0")
+    training = (*QUICK, "--n-actors", 1, "--total-steps", 500, "--run-dir", tmp_path / "run", *page)
+    completed("train", *options, *training, TMPDIR=str(long))
+    # which has no actors, but processes of environments
+    completed("record", *options, "--rollouts", 1, "--output", tmp_path / "played", TMPDIR=str(long))
+
+
+def test_ingest_processes_bear_a_temporary_folder_too_long_for_sockets(tmp_path: Path):
     long = tmp_path / ("x" * 100)
     long.mkdir()
-    options = (*QUICK, "--n-actors", 1, "--vectorization", "subprocess", "--total-steps", 500)
-    completed("train", "--env-id", "CartPole-v1", *options, "--run-dir", tmp_path / "run", TMPDIR=str(long))
+    options = ("--address", "127.0.0.1:0", "--ingest-processes", 1, "--collect-timeout-s", 0.5)
+    told = refused("learner", *options, "--run-dir", tmp_path / "run", code=1, TMPDIR=str(long))
+    assert "no rollout for 0 s: the learner waits for" in told
 
 
 def test_environments_that_all_fail_at_once_end_the_run_at_once(tmp_path: Path):
