@@ -23,8 +23,12 @@ INTERRUPTED, REWARDED = api.AGENT_STATE_INTERRUPTED, api.AGENT_STATE_REWARDED
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 # Attempts to get a name that is taken, before the client has played.
 NAME_TRIES = 6
-# Detects a lost server after 20 s.
-OPTIONS = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000)]
+# Detects a lost server after 20 s. Without the last option, gRPC waits a minute for the answer to a ping.
+OPTIONS = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+]
 
 
 class Environment(Protocol):

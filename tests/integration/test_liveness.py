@@ -1,5 +1,6 @@
 """Connections that died unseen are found on both sides, and those that live are left alone."""
 
+import contextlib
 import threading
 from collections.abc import Iterator
 
@@ -10,13 +11,19 @@ from rollcast.actor.connection.learner import LearnerConnection
 from rollcast.services.client import channel
 from rollcast.services.client.channel import KEEPALIVE_TIME_MS, KEEPALIVE_TIMEOUT_MS
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.environments.dialled import Farewell
 from rollcast.services.errors import LearnerUnreachableError
 from rollcast.services.server import server
+from rollcast.services.server.environments import EnvironmentServer
 from rollcast.services.server.listening import MIN_PING_INTERVAL_MS
+from rollcast.services.spaces.codec import environment_spaces_to_proto
+from tests.chaos.playing import rollcast_play
 from tests.chaos.proxy import Proxy
 from tests.integration.learner_fakes import FakeLearner, offer, serve
+from tests.play_messages import FLAT
 from tests.processes import DEADLINE_S, wait_until
 from tests.rollouts import make_rollout
+from tests.unit.services.server.test_environments import Sink
 
 # gRPC pings once a second at most; a machine with other work may be slow to answer.
 SHORT = {
@@ -134,3 +141,42 @@ def test_long_rollout_is_not_taken_for_a_lost_message(learner: FakeLearner, monk
             learner.sink.capacity = 1
         assert connection.drain(DEADLINE_S) == 0
         assert len(learner.sink.streams) == 1
+
+
+class TestClientOfEnvironments:
+    """The Python client of `clients/`."""
+
+    def test_finds_a_lost_server_when_it_says(self):
+        options = dict(rollcast_play.OPTIONS)
+        assert options["grpc.keepalive_timeout_ms"] == options["grpc.http2.ping_timeout_ms"]
+
+    def test_leaves_a_black_hole_and_dials_again(self, monkeypatch: pytest.MonkeyPatch):
+        short = [(option, SHORT.get(option, value)) for option, value in rollcast_play.OPTIONS]
+        monkeypatch.setattr(rollcast_play, "OPTIONS", short)
+        sink = Sink()
+        # it waits for its actions then, and has nothing to send
+        sink.answers = False
+        with (
+            EnvironmentServer("127.0.0.1:0", sink) as server,
+            contextlib.closing(Proxy(int(server.address.rpartition(":")[2]), seed=0)) as proxy,
+        ):
+            player = rollcast_play.Player([Still()], environment_spaces_to_proto(FLAT))
+            thread = threading.Thread(target=player.play, args=(proxy.address,), daemon=True)
+            thread.start()
+            sink.taken.get(timeout=DEADLINE_S)
+            assert proxy.inject("black_hole", 0.0, 0.0)
+            sink.taken.get(timeout=DEADLINE_S)
+            sink.clients[1].end(Farewell(reason="training has ended", training_ended=True))
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+
+
+class Still:
+    """An environment that shows the same for ever."""
+
+    def reset(self, seed: int | None) -> object:
+        del seed
+        return rollcast_play.single_turn([0.5, -0.5])
+
+    def step(self, actions: object) -> object:
+        return self.reset(None)
