@@ -127,6 +127,14 @@ def on_gpus(group: RankGroup, what: str, *, is_last: bool) -> None:
     group.sum(torch.zeros(1), "what comes after it")
 
 
+# What the last rank does with the store again and again, while rank 0 freezes. More than what is on its way fits in.
+TEXTS: dict[str, Callable[[RankGroup], object]] = {
+    "freeze while texts are stored": lambda group: group.note("much", "x" * (1 << 20)),
+    "freeze while texts are read": lambda group: group.noted("nothing"),
+    "freeze while texts are awaited": lambda group: group.told("nothing", 0, what="nothing", timeout_s=60.0),
+}
+
+
 def main(what: str) -> int:
     """Does it; returns 0, or 1 after an error of rollcast's own, which it prints."""
     place = rank_info(os.environ)
@@ -140,6 +148,12 @@ def main(what: str) -> int:
             if what == "freeze before they are connected" and place.rank == 0:
                 group.told("compared", 1, what="rank 1 to need nothing but the connection")
                 os.kill(os.getpid(), signal.SIGSTOP)
+            if what in TEXTS:
+                if place.rank == 0:
+                    group.told("compared", 1, what="rank 1 to need nothing but texts")
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                while True:
+                    TEXTS[what](group)
             if what.endswith("on gpus"):
                 on_gpus(group, what, is_last=is_last)
                 return 0

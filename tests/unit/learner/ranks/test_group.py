@@ -133,6 +133,22 @@ def test_a_frozen_rank_that_serves_the_store_ends_the_others(what: str, doing: s
         assert output.endswith(": it has not answered for 5 s\n")
 
 
+@pytest.mark.parametrize(
+    ("what", "doing"),
+    [
+        ("freeze while texts are stored", "noting much"),
+        ("freeze while texts are read", "reading nothing"),
+        ("freeze while texts are awaited", "looking for rank 0"),
+    ],
+)
+def test_a_frozen_rank_that_serves_the_store_ends_who_stores_or_reads_texts(what: str, doing: str):
+    with ranks(what) as (_, second):
+        code, output = outcome(second)
+        assert code == 1
+        assert f"RankLostError: rank 1 of 2 has lost the store of the ranks while {doing}; expected" in output
+        assert output.endswith(": it has not answered for 4 s\n")
+
+
 def test_a_store_that_never_answers_is_not_waited_for():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
