@@ -16,6 +16,7 @@ from rollcast.learner.ranks.group import RankGroup
 from rollcast.learner.ranks.rank_info import rank_info
 from rollcast.learner.ranks.rounds import RankRounds, RankState
 from rollcast.services.errors import ConfigurationError, RollcastError
+from rollcast.services.process.interrupts import run_to_end
 
 # Stands for NCCL, among torch's backends.
 STAND_IN = "nccl_stand_in"
@@ -182,4 +183,5 @@ def main(what: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    # to take apart what the zygote has imported takes half a second of computing
+    run_to_end(lambda: main(sys.argv[1]))
