@@ -53,6 +53,14 @@ def test_commands_that_are_to_end_sooner_are_on_the_pages():
     assert {step.typed for step in steps if isinstance(step, Entry)} >= SOONER.keys()
 
 
+def test_the_learner_that_runs_until_it_is_stopped_outlasts_its_reader():
+    """The default, 20,000,000 steps, takes two fast actors a few minutes: less than a reader needs for the page."""
+    page = next(page for page in TUTORIALS if page.stem == "two_machines").read_text(encoding="utf-8")
+    (steps,) = re.findall(r"rollcast learner --address .*--total-steps (\d+)", page)
+    hour_of_fast_actors = 3600 * 200_000
+    assert int(steps) > hour_of_fast_actors
+
+
 def test_no_folder_has_the_name_of_a_module():
     """From the folder above, Python would import it as an empty package, and not say that no module has this name."""
     for page in TUTORIALS:
