@@ -128,7 +128,8 @@ def on_gpus(group: RankGroup, what: str, *, is_last: bool) -> None:
     group.sum(torch.zeros(1), "what comes after it")
 
 
-# What the last rank does with the store again and again, while rank 0 freezes. More than what is on its way fits in.
+# The calls of the store that the last rank repeats while rank 0 freezes. The text is larger than the buffers of the
+# connection.
 TEXTS: dict[str, Callable[[RankGroup], object]] = {
     "freeze while texts are stored": lambda group: group.note("much", "x" * (1 << 20)),
     "freeze while texts are read": lambda group: group.noted("nothing"),

@@ -50,6 +50,7 @@ class Game:
         action, seen = rollcast_play.integer(actions[0]), observation(self._seed, np.array(self._total))
         self._total += 1
         self._write()
+        # The time that a step of a simulator takes; nothing is waited for.
         time.sleep(self._step_s)
         done = self._total % EPISODE_STEPS == 0
         return rollcast_play.single_turn(
@@ -72,7 +73,8 @@ def main(path: str, address: str, name: str, number: str, n_envs: str, step_s: s
     substep = rollcast_play.SubstepSpaces(
         key="0", observation=box, action=rollcast_play.discrete(int(space.action.n)), n_agents=1
     )
-    print(rollcast_play.Player(games, [substep], name=name).play(address), flush=True)  # noqa: T201
+    reason = rollcast_play.Player(games, [substep], name=name).play(address)
+    print(reason, flush=True)  # noqa: T201  # to the log of this program
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class DistributedActors(ABC):
         n_rollout_steps: T, the steps in a rollout.
         n_actors: The number of actors to run; 0 if actors dial in.
         batch_size: B, the trajectories in a batch.
-        collect_timeout_s: The longest wait of `collect_outputs`, in seconds.
+        collect_timeout_s: The longest wait for a rollout, in seconds; see `ServingOptions`.
         deterministic: True: actors play one rollout for each batch. A rollout keeps its place in the batch even without
         transitions.
 
@@ -330,7 +330,7 @@ class DistributedActors(ABC):
             The batch `[T, B, ...]`, the queue's size before and after, and the seconds spent dequeuing.
 
         Raises:
-            CollectTimeoutError: No batch was full within `collect_timeout_s`; the message names the actors.
+            CollectTimeoutError: No rollout arrived within `collect_timeout_s`; the message names the actors.
             ActorFailedError: An actor failed, and will not be restarted.
             CollectInterruptedError: `interrupt` was called.
         """

@@ -42,7 +42,8 @@ class ServingOptions:
         history: Answers `HistoryService`; None: it is not served.
         run_history: Records the actors' activity, for `history`. None: no record, and actors do not report their time.
         security: The TLS and the tokens that clients need at `addresses`.
-        collect_timeout_s: The longest wait of `collect_outputs`, in seconds.
+        collect_timeout_s: The longest wait for a rollout, in seconds. With `run_history`, actors report their work, and
+            the time in which a connected actor plays a rollout does not count.
         limits: The limits for clients; `max_actors` above overrides `limits.max_actors`.
         replay: The replay buffers that `ReplayService` serves, by substep key; None serves none.
         assemble_ahead: True: a thread assembles the next batch while the trainer updates. It has no effect with

@@ -87,7 +87,7 @@ class RolloutCollector:
             is_played: Returns whether an actor has been playing a rollout since a time.
 
         Raises:
-            CollectTimeoutError: No trajectories arrived within `timeout_s`.
+            CollectTimeoutError: No trajectories arrived within `timeout_s`, and no actor was playing a rollout.
             NotReadyError: No trajectories arrived before `wait_until`.
         """
         began = time.monotonic()
