@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from gymnasium import spaces
 
+from rollcast.services.environments.codec import actions_to_bytes
 from rollcast.services.history.codec import update_to_protos
 from rollcast.services.history.history import (
     EvaluationPoint,
@@ -19,6 +20,8 @@ from rollcast.services.history.history import (
     PolicyDelays,
     RunFacts,
 )
+from rollcast.services.inference.codec import QuestionCodec
+from rollcast.services.inference.inference import InferenceNetwork, Question
 from rollcast.services.joining.activity import ActingState, ActorActivity
 from rollcast.services.joining.activity_codec import activity_to_proto
 from rollcast.services.joining.join import JoinAgreement, JoinOffer
@@ -33,9 +36,10 @@ from rollcast.services.spaces.codec import space_to_proto
 from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.services.status.codec import actor_to_proto, status_to_proto
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
-from rollcast.services.wire.seal import find_seal
+from rollcast.services.wire.seal import find_seal, seal
 from rollcast.services.wire.tensors import DTYPES, tensor_to_proto
-from rollcast.v1 import rollout_pb2
+from rollcast.v1 import environment_pb2, rollout_pb2
+from tests.play_messages import agent, turn, turns
 from tests.rollouts import build_rollout
 
 FOLDER = Path(__file__).parent / "golden"
@@ -171,6 +175,12 @@ def golden_messages() -> Mapping[str, bytes]:
     messages["frame"] = second[:64]
     chunk = encode_policy(9, {"w": np.arange(3, dtype=np.float32)}).chunks[0]
     messages["policy_chunk"] = chunk[: find_seal(chunk)]  # its digest is optional, and came later
+    messages["play_turns"] = seal(turns(turn(agent(reward=0.5))).SerializeToString())
+    (actions,) = actions_to_bytes([environment_pb2.EnvironmentActions(environment=1)], 3, 0.5, 1 << 20)
+    messages["play_actions"] = seal(actions)
+    codec = QuestionCodec(InferenceNetwork({"0": SUBSTEP}, PolicySpec()))
+    asked = Question(7, b"d" * 16, "0", {"": np.array([[0.5, -0.5]], np.float32)}, None)
+    messages["inference_question"] = seal(codec.to_bytes(asked))
     return messages
 
 

@@ -11,6 +11,7 @@ import grpc
 import gymnasium
 import numpy as np
 import pytest
+import xxhash
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from pydantic import BaseModel
@@ -40,6 +41,7 @@ from rollcast.services.process.exit_codes import bad_settings_exit_code
 from rollcast.services.process.interrupts import INTERRUPTED
 from rollcast.services.rollouts.recording_codec import RECORDING_FORMAT
 from rollcast.services.spaces.codec import environment_spaces_from_proto
+from rollcast.services.wire.seal import seal
 from rollcast.tools.commands import COMMANDS
 from rollcast.tools.watching.ranking import SILENT_S
 from rollcast.v1 import environment_pb2, space_pb2, tensor_pb2
@@ -344,6 +346,13 @@ class TestEnvironmentProtocol:
         codes = {cells[0]: int(cells[1]) for cells in self.cells("Errors") if cells[1].isdigit()}
         assert len(codes) == 7
         assert codes == {name: grpc.StatusCode[name].value[0] for name in codes}
+
+    def test_a_digest_is_written_as_described(self):
+        told = " ".join(section_of("environment_protocol.md", "Damaged messages").split())
+        digest = xxhash.xxh3_64_intdigest(b"rollcast")
+        assert f"XXH3-64 of `rollcast` is `{digest:016x}`" in told
+        assert seal(b"rollcast") == b"rollcast" + bytes.fromhex("71") + digest.to_bytes(8, "little")
+        assert "Append the byte `71`, which is the key of `digest`, and the 8 bytes of the digest" in told
 
     def test_the_exchange_is_made_of_messages(self):
         section = section_of("environment_protocol.md", "An exchange")

@@ -25,39 +25,39 @@ _sym_db = _symbol_database.Default()
 from rollcast.v1 import space_pb2 as rollcast_dot_v1_dot_space__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drollcast/v1/environment.proto\x12\x0brollcast.v1\x1a\x17rollcast/v1/space.proto\"_\n\x0bPlayRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.rollcast.v1.HelloH\x00\x12#\n\x05turns\x18\x02 \x01(\x0b\x32\x12.rollcast.v1.TurnsH\x00\x42\x06\n\x04kind\"\x93\x01\n\x0cPlayResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.rollcast.v1.WelcomeH\x00\x12\'\n\x07\x61\x63tions\x18\x02 \x01(\x0b\x32\x14.rollcast.v1.ActionsH\x00\x12)\n\x08\x66\x61rewell\x18\x03 \x01(\x0b\x32\x15.rollcast.v1.FarewellH\x00\x42\x06\n\x04kind\"y\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0e\n\x06\x63lient\x18\x02 \x01(\t\x12,\n\x08substeps\x18\x03 \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12\x0e\n\x06n_envs\x18\x04 \x01(\r\x12\x10\n\x08software\x18\x05 \x01(\t\"C\n\x07Welcome\x12\x0e\n\x06\x63lient\x18\x01 \x01(\t\x12\r\n\x05seeds\x18\x02 \x03(\x04\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x04\"4\n\x05Turns\x12+\n\x05turns\x18\x01 \x03(\x0b\x32\x1c.rollcast.v1.EnvironmentTurn\"\x81\x01\n\x0f\x45nvironmentTurn\x12\x13\n\x0b\x65nvironment\x18\x01 \x01(\r\x12&\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x16.rollcast.v1.AgentTurn\x12\x31\n\x0e\x65pisode_values\x18\x03 \x03(\x0b\x32\x19.rollcast.v1.EpisodeValue\"\xa4\x01\n\tAgentTurn\x12\x0f\n\x07substep\x18\x01 \x01(\r\x12\r\n\x05\x61gent\x18\x02 \x01(\r\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.rollcast.v1.AgentState\x12\x13\n\x0bobservation\x18\x04 \x03(\x0c\x12\x0e\n\x06reward\x18\x05 \x01(\x01\x12\x17\n\x0f\x65xecuted_action\x18\x06 \x01(\x0c\x12\x11\n\tchosen_by\x18\x07 \x01(\t\"+\n\x0c\x45pisodeValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"j\n\x07\x41\x63tions\x12\x35\n\x0c\x65nvironments\x18\x01 \x03(\x0b\x32\x1f.rollcast.v1.EnvironmentActions\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\x12\x10\n\x08progress\x18\x03 \x01(\x01\"S\n\x12\x45nvironmentActions\x12\x13\n\x0b\x65nvironment\x18\x01 \x01(\r\x12(\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x18.rollcast.v1.AgentAction\"=\n\x0b\x41gentAction\x12\x0f\n\x07substep\x18\x01 \x01(\r\x12\r\n\x05\x61gent\x18\x02 \x01(\r\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\x0c\"2\n\x08\x46\x61rewell\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x16\n\x0etraining_ended\x18\x02 \x01(\x08*\x95\x01\n\nAgentState\x12\x1b\n\x17\x41GENT_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41GENT_STATE_RUNNING\x10\x01\x12\x1a\n\x16\x41GENT_STATE_TERMINATED\x10\x02\x12\x1b\n\x17\x41GENT_STATE_INTERRUPTED\x10\x03\x12\x18\n\x14\x41GENT_STATE_REWARDED\x10\x04\x32U\n\x12\x45nvironmentService\x12?\n\x04Play\x12\x18.rollcast.v1.PlayRequest\x1a\x19.rollcast.v1.PlayResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drollcast/v1/environment.proto\x12\x0brollcast.v1\x1a\x17rollcast/v1/space.proto\"o\n\x0bPlayRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.rollcast.v1.HelloH\x00\x12#\n\x05turns\x18\x02 \x01(\x0b\x32\x12.rollcast.v1.TurnsH\x00\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x42\x06\n\x04kind\"\xa3\x01\n\x0cPlayResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.rollcast.v1.WelcomeH\x00\x12\'\n\x07\x61\x63tions\x18\x02 \x01(\x0b\x32\x14.rollcast.v1.ActionsH\x00\x12)\n\x08\x66\x61rewell\x18\x03 \x01(\x0b\x32\x15.rollcast.v1.FarewellH\x00\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x42\x06\n\x04kind\"y\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0e\n\x06\x63lient\x18\x02 \x01(\t\x12,\n\x08substeps\x18\x03 \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12\x0e\n\x06n_envs\x18\x04 \x01(\r\x12\x10\n\x08software\x18\x05 \x01(\t\"C\n\x07Welcome\x12\x0e\n\x06\x63lient\x18\x01 \x01(\t\x12\r\n\x05seeds\x18\x02 \x03(\x04\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x04\"4\n\x05Turns\x12+\n\x05turns\x18\x01 \x03(\x0b\x32\x1c.rollcast.v1.EnvironmentTurn\"\x81\x01\n\x0f\x45nvironmentTurn\x12\x13\n\x0b\x65nvironment\x18\x01 \x01(\r\x12&\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x16.rollcast.v1.AgentTurn\x12\x31\n\x0e\x65pisode_values\x18\x03 \x03(\x0b\x32\x19.rollcast.v1.EpisodeValue\"\xa4\x01\n\tAgentTurn\x12\x0f\n\x07substep\x18\x01 \x01(\r\x12\r\n\x05\x61gent\x18\x02 \x01(\r\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.rollcast.v1.AgentState\x12\x13\n\x0bobservation\x18\x04 \x03(\x0c\x12\x0e\n\x06reward\x18\x05 \x01(\x01\x12\x17\n\x0f\x65xecuted_action\x18\x06 \x01(\x0c\x12\x11\n\tchosen_by\x18\x07 \x01(\t\"+\n\x0c\x45pisodeValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"j\n\x07\x41\x63tions\x12\x35\n\x0c\x65nvironments\x18\x01 \x03(\x0b\x32\x1f.rollcast.v1.EnvironmentActions\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\x12\x10\n\x08progress\x18\x03 \x01(\x01\"S\n\x12\x45nvironmentActions\x12\x13\n\x0b\x65nvironment\x18\x01 \x01(\r\x12(\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x18.rollcast.v1.AgentAction\"=\n\x0b\x41gentAction\x12\x0f\n\x07substep\x18\x01 \x01(\r\x12\r\n\x05\x61gent\x18\x02 \x01(\r\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\x0c\"2\n\x08\x46\x61rewell\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x16\n\x0etraining_ended\x18\x02 \x01(\x08*\x95\x01\n\nAgentState\x12\x1b\n\x17\x41GENT_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41GENT_STATE_RUNNING\x10\x01\x12\x1a\n\x16\x41GENT_STATE_TERMINATED\x10\x02\x12\x1b\n\x17\x41GENT_STATE_INTERRUPTED\x10\x03\x12\x18\n\x14\x41GENT_STATE_REWARDED\x10\x04\x32U\n\x12\x45nvironmentService\x12?\n\x04Play\x12\x18.rollcast.v1.PlayRequest\x1a\x19.rollcast.v1.PlayResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollcast.v1.environment_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_AGENTSTATE']._serialized_start=1217
-  _globals['_AGENTSTATE']._serialized_end=1366
+  _globals['_AGENTSTATE']._serialized_start=1249
+  _globals['_AGENTSTATE']._serialized_end=1398
   _globals['_PLAYREQUEST']._serialized_start=71
-  _globals['_PLAYREQUEST']._serialized_end=166
-  _globals['_PLAYRESPONSE']._serialized_start=169
-  _globals['_PLAYRESPONSE']._serialized_end=316
-  _globals['_HELLO']._serialized_start=318
-  _globals['_HELLO']._serialized_end=439
-  _globals['_WELCOME']._serialized_start=441
-  _globals['_WELCOME']._serialized_end=508
-  _globals['_TURNS']._serialized_start=510
-  _globals['_TURNS']._serialized_end=562
-  _globals['_ENVIRONMENTTURN']._serialized_start=565
-  _globals['_ENVIRONMENTTURN']._serialized_end=694
-  _globals['_AGENTTURN']._serialized_start=697
-  _globals['_AGENTTURN']._serialized_end=861
-  _globals['_EPISODEVALUE']._serialized_start=863
-  _globals['_EPISODEVALUE']._serialized_end=906
-  _globals['_ACTIONS']._serialized_start=908
-  _globals['_ACTIONS']._serialized_end=1014
-  _globals['_ENVIRONMENTACTIONS']._serialized_start=1016
-  _globals['_ENVIRONMENTACTIONS']._serialized_end=1099
-  _globals['_AGENTACTION']._serialized_start=1101
-  _globals['_AGENTACTION']._serialized_end=1162
-  _globals['_FAREWELL']._serialized_start=1164
-  _globals['_FAREWELL']._serialized_end=1214
-  _globals['_ENVIRONMENTSERVICE']._serialized_start=1368
-  _globals['_ENVIRONMENTSERVICE']._serialized_end=1453
+  _globals['_PLAYREQUEST']._serialized_end=182
+  _globals['_PLAYRESPONSE']._serialized_start=185
+  _globals['_PLAYRESPONSE']._serialized_end=348
+  _globals['_HELLO']._serialized_start=350
+  _globals['_HELLO']._serialized_end=471
+  _globals['_WELCOME']._serialized_start=473
+  _globals['_WELCOME']._serialized_end=540
+  _globals['_TURNS']._serialized_start=542
+  _globals['_TURNS']._serialized_end=594
+  _globals['_ENVIRONMENTTURN']._serialized_start=597
+  _globals['_ENVIRONMENTTURN']._serialized_end=726
+  _globals['_AGENTTURN']._serialized_start=729
+  _globals['_AGENTTURN']._serialized_end=893
+  _globals['_EPISODEVALUE']._serialized_start=895
+  _globals['_EPISODEVALUE']._serialized_end=938
+  _globals['_ACTIONS']._serialized_start=940
+  _globals['_ACTIONS']._serialized_end=1046
+  _globals['_ENVIRONMENTACTIONS']._serialized_start=1048
+  _globals['_ENVIRONMENTACTIONS']._serialized_end=1131
+  _globals['_AGENTACTION']._serialized_start=1133
+  _globals['_AGENTACTION']._serialized_end=1194
+  _globals['_FAREWELL']._serialized_start=1196
+  _globals['_FAREWELL']._serialized_end=1246
+  _globals['_ENVIRONMENTSERVICE']._serialized_start=1400
+  _globals['_ENVIRONMENTSERVICE']._serialized_end=1485
 # @@protoc_insertion_point(module_scope)

@@ -22,22 +22,26 @@ AGENT_STATE_INTERRUPTED: AgentState
 AGENT_STATE_REWARDED: AgentState
 
 class PlayRequest(_message.Message):
-    __slots__ = ("hello", "turns")
+    __slots__ = ("hello", "turns", "digest")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     TURNS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     turns: Turns
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., turns: _Optional[_Union[Turns, _Mapping]] = ...) -> None: ...
+    digest: int
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., turns: _Optional[_Union[Turns, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class PlayResponse(_message.Message):
-    __slots__ = ("welcome", "actions", "farewell")
+    __slots__ = ("welcome", "actions", "farewell", "digest")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     FAREWELL_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     actions: Actions
     farewell: Farewell
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., actions: _Optional[_Union[Actions, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ...) -> None: ...
+    digest: int
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., actions: _Optional[_Union[Actions, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol", "client", "substeps", "n_envs", "software")

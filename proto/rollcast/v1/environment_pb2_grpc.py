@@ -74,8 +74,8 @@ class EnvironmentServiceServicer:
         breaks a rule of this protocol or does not fit the spaces; the message has the environment, agent and path.
         FAILED_PRECONDITION: the spaces differ from those of the learner or of other clients, or the protocol version
         differs. ALREADY_EXISTS: a client with this name is connected. RESOURCE_EXHAUSTED: the server has too few free
-        places for the environments, or a message is too large. UNAVAILABLE: the server is stopping; try again with
-        backoff.
+        places for the environments, or a message is too large. UNAVAILABLE: the server is stopping, or a message was
+        damaged; try again with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

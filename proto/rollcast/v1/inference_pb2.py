@@ -26,21 +26,21 @@ from rollcast.v1 import rollout_pb2 as rollcast_dot_v1_dot_rollout__pb2
 from rollcast.v1 import space_pb2 as rollcast_dot_v1_dot_space__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brollcast/v1/inference.proto\x12\x0brollcast.v1\x1a\x19rollcast/v1/rollout.proto\x1a\x17rollcast/v1/space.proto\"|\n\x0cInferRequest\x12\x30\n\x07network\x18\x01 \x01(\x0b\x32\x1d.rollcast.v1.InferenceNetworkH\x00\x12\x32\n\x08question\x18\x02 \x01(\x0b\x32\x1e.rollcast.v1.InferenceQuestionH\x00\x42\x06\n\x04kind\"{\n\x10InferenceNetwork\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12,\n\x08substeps\x18\x02 \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12\'\n\x06policy\x18\x03 \x01(\x0b\x32\x17.rollcast.v1.PolicySpec\"\x83\x01\n\x11InferenceQuestion\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x16\n\x0eweights_digest\x18\x02 \x01(\x0c\x12\x0f\n\x07substep\x18\x03 \x01(\r\x12\t\n\x01n\x18\x04 \x01(\r\x12\x13\n\x0bobservation\x18\x05 \x03(\x0c\x12\r\n\x05state\x18\x06 \x01(\x0c\"J\n\rInferResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x12\n\nparameters\x18\x02 \x01(\x0c\x12\r\n\x05state\x18\x03 \x01(\x0c\x32V\n\x10InferenceService\x12\x42\n\x05Infer\x12\x19.rollcast.v1.InferRequest\x1a\x1a.rollcast.v1.InferResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brollcast/v1/inference.proto\x12\x0brollcast.v1\x1a\x19rollcast/v1/rollout.proto\x1a\x17rollcast/v1/space.proto\"\x8c\x01\n\x0cInferRequest\x12\x30\n\x07network\x18\x01 \x01(\x0b\x32\x1d.rollcast.v1.InferenceNetworkH\x00\x12\x32\n\x08question\x18\x02 \x01(\x0b\x32\x1e.rollcast.v1.InferenceQuestionH\x00\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x42\x06\n\x04kind\"{\n\x10InferenceNetwork\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12,\n\x08substeps\x18\x02 \x03(\x0b\x32\x1a.rollcast.v1.SubstepSpaces\x12\'\n\x06policy\x18\x03 \x01(\x0b\x32\x17.rollcast.v1.PolicySpec\"\x83\x01\n\x11InferenceQuestion\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x16\n\x0eweights_digest\x18\x02 \x01(\x0c\x12\x0f\n\x07substep\x18\x03 \x01(\r\x12\t\n\x01n\x18\x04 \x01(\r\x12\x13\n\x0bobservation\x18\x05 \x03(\x0c\x12\r\n\x05state\x18\x06 \x01(\x0c\"Z\n\rInferResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x12\n\nparameters\x18\x02 \x01(\x0c\x12\r\n\x05state\x18\x03 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x0e \x01(\x06\x32V\n\x10InferenceService\x12\x42\n\x05Infer\x12\x19.rollcast.v1.InferRequest\x1a\x1a.rollcast.v1.InferResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollcast.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INFERREQUEST']._serialized_start=96
-  _globals['_INFERREQUEST']._serialized_end=220
-  _globals['_INFERENCENETWORK']._serialized_start=222
-  _globals['_INFERENCENETWORK']._serialized_end=345
-  _globals['_INFERENCEQUESTION']._serialized_start=348
-  _globals['_INFERENCEQUESTION']._serialized_end=479
-  _globals['_INFERRESPONSE']._serialized_start=481
-  _globals['_INFERRESPONSE']._serialized_end=555
-  _globals['_INFERENCESERVICE']._serialized_start=557
-  _globals['_INFERENCESERVICE']._serialized_end=643
+  _globals['_INFERREQUEST']._serialized_start=97
+  _globals['_INFERREQUEST']._serialized_end=237
+  _globals['_INFERENCENETWORK']._serialized_start=239
+  _globals['_INFERENCENETWORK']._serialized_end=362
+  _globals['_INFERENCEQUESTION']._serialized_start=365
+  _globals['_INFERENCEQUESTION']._serialized_end=496
+  _globals['_INFERRESPONSE']._serialized_start=498
+  _globals['_INFERRESPONSE']._serialized_end=588
+  _globals['_INFERENCESERVICE']._serialized_start=590
+  _globals['_INFERENCESERVICE']._serialized_end=676
 # @@protoc_insertion_point(module_scope)

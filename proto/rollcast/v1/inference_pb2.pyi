@@ -9,12 +9,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class InferRequest(_message.Message):
-    __slots__ = ("network", "question")
+    __slots__ = ("network", "question", "digest")
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     network: InferenceNetwork
     question: InferenceQuestion
-    def __init__(self, network: _Optional[_Union[InferenceNetwork, _Mapping]] = ..., question: _Optional[_Union[InferenceQuestion, _Mapping]] = ...) -> None: ...
+    digest: int
+    def __init__(self, network: _Optional[_Union[InferenceNetwork, _Mapping]] = ..., question: _Optional[_Union[InferenceQuestion, _Mapping]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class InferenceNetwork(_message.Message):
     __slots__ = ("protocol", "substeps", "policy")
@@ -43,11 +45,13 @@ class InferenceQuestion(_message.Message):
     def __init__(self, policy_version: _Optional[int] = ..., weights_digest: _Optional[bytes] = ..., substep: _Optional[int] = ..., n: _Optional[int] = ..., observation: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ...) -> None: ...
 
 class InferResponse(_message.Message):
-    __slots__ = ("policy_version", "parameters", "state")
+    __slots__ = ("policy_version", "parameters", "state", "digest")
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     policy_version: int
     parameters: bytes
     state: bytes
-    def __init__(self, policy_version: _Optional[int] = ..., parameters: _Optional[bytes] = ..., state: _Optional[bytes] = ...) -> None: ...
+    digest: int
+    def __init__(self, policy_version: _Optional[int] = ..., parameters: _Optional[bytes] = ..., state: _Optional[bytes] = ..., digest: _Optional[int] = ...) -> None: ...

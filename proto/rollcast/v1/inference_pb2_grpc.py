@@ -62,13 +62,14 @@ class InferenceServiceServicer:
 
     def Infer(self, request_iterator, context):
         """Answers the questions of one actor. Use no deadline, and HTTP/2 keepalive. The first request has `network`, which
-        the server accepts with an empty response. Then every request has a `question`, and every response answers the
-        oldest open question. Questions of several actors that wait at the same time share a forward pass.
+        the server accepts with a response that is empty or has only a digest. Then every request has a `question`, and every
+        response answers the oldest open question. Questions of several actors that wait at the same time share a forward
+        pass.
 
         INVALID_ARGUMENT: a message is malformed, or does not fit the spaces; the message has the path.
         FAILED_PRECONDITION: the policy or the protocol version differs from that of the server's learner.
-        RESOURCE_EXHAUSTED: too many streams or networks, or a message is too large. UNAVAILABLE: the server is stopping;
-        try again with backoff.
+        RESOURCE_EXHAUSTED: too many streams or networks, or a message is too large. UNAVAILABLE: the server is stopping,
+        or a message was damaged; try again with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -21,8 +21,9 @@ from rollcast.services.environments.codec import (
 from rollcast.services.environments.dialled import EnvironmentActions, EnvironmentSink, Farewell
 from rollcast.services.environments.dialled_stream import DialledStream
 from rollcast.services.environments.latencies import Latencies
-from rollcast.services.errors import LimitExceededError, MissingMessageError, RollcastError
+from rollcast.services.errors import DamagedMessageError, LimitExceededError, MissingMessageError, RollcastError
 from rollcast.services.limits.limits import MAX_MESSAGE_BYTES
+from rollcast.services.wire.seal import N_DIGEST_BYTES, StreamSeals, seal
 
 _log = logging.getLogger(__name__)
 
@@ -111,8 +112,8 @@ class EnvironmentPlay:
             first = await receive()
         if first is None:
             raise MissingMessageError(f"{shown_peer(peer)} closed its side before hello; expected it first; send it")
-        stream = DialledStream(self._names)
-        hello = stream.hello(request_from_bytes(self._checked(first)))
+        stream, seals = DialledStream(self._names), StreamSeals()
+        hello = stream.hello(request_from_bytes(seals.open(self._checked(first))))
         client = _Client(hello.client or f"{_NO_NAME}{next(self._numbers)}", stream, self._calls, self._latencies)
         stream.named(client.name)
         self._sink.open(hello, client)
@@ -125,8 +126,8 @@ class EnvironmentPlay:
         )
         reason = "its connection was lost"
         tasks = (
-            asyncio.ensure_future(self._read(receive, client, stream)),
-            asyncio.ensure_future(client.write(send, self._max_message_bytes)),
+            asyncio.ensure_future(self._read(receive, client, stream, seals)),
+            asyncio.ensure_future(client.write(_sealing(send) if seals.is_sealed else send, self._max_message_bytes)),
         )
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -134,6 +135,8 @@ class EnvironmentPlay:
             reason = next(task for task in tasks if task.done()).result()
         except RollcastError as error:
             reason = str(error)
+            if isinstance(error, DamagedMessageError):  # the client did nothing wrong
+                _log.warning("client %r must dial in again: %s", client.name, error)
             raise
         finally:
             tasks[0].cancel()
@@ -144,10 +147,10 @@ class EnvironmentPlay:
             _log.info("%s is gone: %s", client.name, reason)
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, receive: Receive, client: "_Client", stream: DialledStream) -> str:
+    async def _read(self, receive: Receive, client: "_Client", stream: DialledStream, seals: StreamSeals) -> str:
         """Delivers turns until the client closes its side; returns the reason for the end."""
         while (message := await receive()) is not None:
-            turns = stream.turns(request_from_bytes(self._checked(message)))
+            turns = stream.turns(request_from_bytes(seals.open(self._checked(message))))
             if not client.is_welcome:
                 raise MissingMessageError(
                     f"client {client.name!r} sent turns before the server's welcome; expected it to wait; read the "
@@ -167,6 +170,15 @@ class EnvironmentPlay:
                 limit="max_message_bytes",
             )
         return message
+
+
+def _sealing(send: Send) -> Send:
+    """Returns `send` for messages that lack their digests."""
+
+    def sealed(message: bytes) -> Awaitable[None]:
+        return send(seal(message))
+
+    return sealed
 
 
 class _Answer:
@@ -260,7 +272,7 @@ class _Client:
                 self._seeds, self.is_welcome = None, True
                 await send(message)
             while self._answers and not self._is_over:
-                for message in self._next_answer(max_message_bytes):
+                for message in self._next_answer(max_message_bytes - N_DIGEST_BYTES):
                     await send(message)
             if self._is_over:
                 return ""

@@ -8,13 +8,16 @@ from numpy.typing import NDArray
 
 from rollcast.services.errors import DamagedMessageError
 from rollcast.services.wire.message_body import FIXED64, MAX_FIELDS, NO_BODY, skip_field
-from rollcast.v1 import policy_pb2, recording_pb2, relay_pb2, rollout_pb2
+from rollcast.v1 import environment_pb2, inference_pb2, policy_pb2, recording_pb2, relay_pb2, rollout_pb2
 
 _DIGEST_NUMBER: Final = 14
 # Below field 16 a tag is one byte.
 _DIGEST_TAG: Final = _DIGEST_NUMBER << 3 | FIXED64
 _DIGEST_TAG_BYTES: Final = bytes((_DIGEST_TAG,))
-_N_DIGEST_BYTES: Final = 9
+# The bytes that a digest adds to a message.
+N_DIGEST_BYTES: Final = 9
+
+_LACKS_DIGEST: Final = "it has no digest, and the first of its stream had one"
 
 for _sealed in (
     rollout_pb2.JoinRequest,
@@ -29,6 +32,10 @@ for _sealed in (
     policy_pb2.SubscribePolicyResponse,
     recording_pb2.RecordingHeader,
     rollout_pb2.Rollout,
+    environment_pb2.PlayRequest,
+    environment_pb2.PlayResponse,
+    inference_pb2.InferRequest,
+    inference_pb2.InferResponse,
 ):
     assert _sealed.DESCRIPTOR.fields_by_number[_DIGEST_NUMBER].name == "digest"
 
@@ -76,7 +83,7 @@ def find_seal(head: bytes) -> int | None:
     Returns:
         The number of sealed bytes before the digest.
     """
-    end = len(head) - _N_DIGEST_BYTES
+    end = len(head) - N_DIGEST_BYTES
     if end < 0 or head[end] != _DIGEST_TAG:
         return None
     position = 0
@@ -102,7 +109,7 @@ def matches_seal(head: bytes, body: memoryview, n_sealed: int) -> bool:
 
 def ends_with_seal(serialized: bytes) -> bool:
     """Returns whether a message without a body ends with a digest, and matches it."""
-    n_sealed = len(serialized) - _N_DIGEST_BYTES
+    n_sealed = len(serialized) - N_DIGEST_BYTES
     return n_sealed >= 0 and serialized[n_sealed] == _DIGEST_TAG and matches_seal(serialized, NO_BODY, n_sealed)
 
 
@@ -118,13 +125,60 @@ def parse_sealed(message_class: type[_Message], serialized: bytes) -> _Message:
         DamagedMessageError: The bytes do not match their digest.
     """
     # The digest nearly always matches, and then no field needs a look.
-    is_sealed = matches_seal(serialized, NO_BODY, max(len(serialized) - _N_DIGEST_BYTES, 0))
+    is_sealed = matches_seal(serialized, NO_BODY, max(len(serialized) - N_DIGEST_BYTES, 0))
     if not is_sealed and find_seal(serialized) is not None:
         raise damaged(f"the digest of its {len(serialized)} bytes does not match")
     message = message_class.FromString(serialized)
     if not is_sealed and message.digest:
         raise damaged(f"the digest of its {len(serialized)} bytes is not at their end")
     return message
+
+
+def _was_sealed(serialized: bytes) -> bool:
+    """Returns whether a message without a body ends with a digest, or did so before its lengths were damaged."""
+    end = len(serialized) - N_DIGEST_BYTES
+    if end < 0 or serialized[end] != _DIGEST_TAG:
+        return False
+    start = position = 0
+    for _ in range(MAX_FIELDS):
+        if position >= len(serialized):
+            break
+        start, position = position, skip_field(serialized, serialized[position], position + 1)
+    # Otherwise the last field is another, in which the byte only looks like a digest's.
+    return start == end or position != len(serialized)
+
+
+class StreamSeals:
+    """Opens the messages of one direction of a stream, which have no bodies. Only one thread at a time may use it.
+
+    If the first message has a digest, every message must match its own. The reader then needs no look at the fields: a
+    message without a matching digest at its end was damaged, even if it no longer parses.
+
+    Attributes:
+        is_sealed: Whether the first message had a digest; False before it.
+    """
+
+    def __init__(self) -> None:
+        self._has_begun = self.is_sealed = False
+
+    def open(self, serialized: bytes) -> bytes:
+        """Returns the next message, without its digest if the stream is sealed.
+
+        Args:
+            serialized: The message.
+
+        Raises:
+            DamagedMessageError: The message does not match its digest, or lacks one.
+        """
+        if not self._has_begun:
+            self._has_begun, self.is_sealed = True, _was_sealed(serialized)
+        if not self.is_sealed:
+            return serialized
+        if ends_with_seal(serialized):
+            return serialized[:-N_DIGEST_BYTES]
+        if serialized[-N_DIGEST_BYTES : 1 - N_DIGEST_BYTES] == _DIGEST_TAG_BYTES:
+            raise damaged(f"the digest of its {len(serialized)} bytes does not match")
+        raise damaged(_LACKS_DIGEST)
 
 
 class MessageChain:
@@ -151,7 +205,7 @@ class MessageChain:
         if self._n_messages == 1:
             self._is_sealed, self._is_numbered = bool(digest), bool(number)
         if self._is_sealed and not digest:
-            raise damaged("it has no digest, and the first of its stream had one")
+            raise damaged(_LACKS_DIGEST)
         if self._is_numbered and number != self._n_messages:
             raise damaged(f"it is number {number} of its call, and number {self._n_messages} has not arrived")
 

@@ -23,8 +23,10 @@ from rollcast.services.security.tokens import Role, TokenTable
 from rollcast.services.server import environment_sockets
 from rollcast.services.server.environments import EnvironmentServer
 from rollcast.services.spaces.codec import environment_spaces_to_proto
+from rollcast.services.wire.seal import seal
 from rollcast.tools.certificates import make_certificates
 from rollcast.v1 import environment_pb2 as api
+from tests.bad_line import damaged
 from tests.certificates import make_two, server_security_of
 from tests.processes import DEADLINE_S, wait_until
 from tests.rollouts import CARTPOLE_LIKE
@@ -152,6 +154,33 @@ class TestPlay:
         with dial(serve()) as socket:
             assert socket.response is not None
             assert "Sec-WebSocket-Extensions" not in socket.response.headers
+
+
+class TestDigests:
+    def test_a_client_that_sends_digests_gets_them(self, serve: Serve):
+        with dial(serve()) as socket:
+            for message in (hello(), turn()):
+                socket.send(seal(message))
+                received = socket.recv(DEADLINE_S, decode=False)
+                told = api.PlayResponse.FromString(received)
+                told.ClearField("digest")
+                assert received == seal(told.SerializeToString())
+
+    def test_a_damaged_message_closes_with_the_code_of_unavailable(self, serve: Serve, sink: ActsAtOnce):
+        with dial(serve()) as socket:
+            socket.send(seal(hello()))
+            assert answer(socket).HasField("welcome")
+            socket.send(damaged(seal(turn())))
+            said, code = refusal(socket)
+        assert said.startswith("UNAVAILABLE: a message was damaged in transit: the digest of its ")
+        assert code == 4014
+        wait_until(lambda: "shed" in sink.left, "the client's end")
+
+    def test_a_client_without_them_gets_none(self, serve: Serve):
+        with dial(serve()) as socket:
+            assert is_welcome(socket)
+            socket.send(turn())
+            assert not answer(socket).digest
 
 
 class TestErrors:

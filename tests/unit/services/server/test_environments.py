@@ -11,6 +11,7 @@ from rollcast.services.client.channel import make_channel
 from rollcast.services.environments.dialled import EnvironmentActions, Farewell
 from rollcast.services.errors import (
     ConfigurationError,
+    DamagedMessageError,
     InvalidTurnError,
     MissingMessageError,
     NameTakenError,
@@ -25,8 +26,10 @@ from rollcast.services.security.tokens import Role, TokenTable
 from rollcast.services.server.environments import EnvironmentServer
 from rollcast.services.spaces.spaces import SubstepSpaces
 from rollcast.services.wire.error_status import error_from_rpc
+from rollcast.services.wire.seal import seal
 from rollcast.tools.certificates import make_certificates
-from rollcast.v1 import environment_pb2_grpc
+from rollcast.v1 import environment_pb2, environment_pb2_grpc
+from tests.bad_line import damaged
 from tests.certificates import security_of, server_security_of
 from tests.play_messages import FLAT, hello, turn, turns
 from tests.processes import DEADLINE_S
@@ -211,6 +214,87 @@ def test_actions_that_are_too_large_for_one_message_are_divided():
             # gRPC refuses to send, and to read, more than 4 MiB
             acted += [told.environment for told in game.hear().actions.environments]
     assert acted == list(range(8))
+
+
+class SealedGame(Game):
+    """A client that says and reads bytes."""
+
+    def __init__(self, channel):
+        self._requests = queue.Queue()
+        self.call = channel.stream_stream("/rollcast.v1.EnvironmentService/Play")(iter(self._requests.get, None))
+
+    def hear(self):
+        return environment_pb2.PlayResponse.FromString(next(self.call))
+
+
+class TestDigests:
+    HELLO, TURNS = (message.SerializeToString() for message in (hello(n_envs=2), turns(turn())))
+
+    def test_a_client_that_sends_digests_gets_them(self):
+        sink = Sink()
+        with served(sink) as (_, channel):
+            game = SealedGame(channel).say(seal(self.HELLO))
+            for kind in ("welcome", "actions", "farewell"):
+                answer = next(game.call)
+                told = environment_pb2.PlayResponse.FromString(answer)
+                assert told.WhichOneof("kind") == kind
+                told.ClearField("digest")
+                assert answer == seal(told.SerializeToString())
+                if kind == "welcome":
+                    game.say(seal(self.TURNS))
+                else:
+                    sink.clients[0].end(Farewell(reason="all learnt", training_ended=True))
+
+    def test_a_client_without_them_gets_none_and_is_not_checked(self):
+        with served(Sink()) as (_, channel):
+            game = SealedGame(channel).say(self.HELLO)
+            assert not game.hear().digest
+            for message in (self.TURNS, damaged(seal(self.TURNS)), seal(self.TURNS)):
+                assert not game.say(message).hear().digest
+
+    @pytest.mark.parametrize(
+        ("message", "said"),
+        [
+            (damaged(seal(TURNS)), f"the digest of its {len(TURNS) + 9} bytes does not match"),
+            (damaged(seal(TURNS), at=1), f"the digest of its {len(TURNS) + 9} bytes does not match"),
+            (TURNS, "it has no digest, and the first of its stream had one"),
+            (b"", "it has no digest, and the first of its stream had one"),
+        ],
+        ids=["a number", "a length", "no digest", "nothing"],
+    )
+    def test_a_damaged_message_ends_its_stream_alone(self, caplog, message, said):
+        sink = Sink()
+        with served(sink) as (_, channel):
+            other, game = (SealedGame(channel).say(seal(hello(name).SerializeToString())) for name in ("other", "game"))
+            other.hear(), game.hear()
+            error = game.say(message).error()
+            assert type(error) is DamagedMessageError
+            assert said in str(error)
+            assert game.call.code() is grpc.StatusCode.UNAVAILABLE
+            assert sink.left.get(timeout=DEADLINE_S) == ("game", str(error))
+            other.say(seal(self.TURNS)).hear()
+            assert SealedGame(channel).say(seal(self.HELLO)).hear().HasField("welcome"), "it dials in again"
+        assert f"client 'game' must dial in again: {error}" in caplog.text
+
+    def test_a_damaged_hello_is_refused(self):
+        with served(Sink()) as (_, channel):
+            error = SealedGame(channel).say(damaged(seal(self.HELLO))).error()
+        assert type(error) is DamagedMessageError
+
+    def test_a_message_with_a_digest_is_not_too_large(self):
+        size = 524_283  # two actions of this size would fit into the largest message, without a digest
+        offered = {"0": SubstepSpaces(observation=FLAT["0"].observation, action=spaces.Box(-1.0, 1.0, (size,)))}
+        sink = Sink()
+        sink.answers = False
+        with served(sink) as (_, channel):
+            game = SealedGame(channel).say(seal(hello(n_envs=2, offered=offered).SerializeToString()))
+            game.hear()
+            game.say(seal(turns(*(turn(environment=number) for number in range(2))).SerializeToString()))
+            sink.taken.get(timeout=DEADLINE_S)
+            actions = [EnvironmentActions(number, [np.zeros(size, np.float32)]) for number in range(2)]
+            sink.clients[0].answer(actions, policy_version=4, progress=0.0)
+            answers = [next(game.call), next(game.call)]
+        assert sum(map(len, answers)) > 4 << 20
 
 
 class TestLimits:
