@@ -11,10 +11,11 @@ from rollcast.actor.connection.backoff import backoff_delays
 from rollcast.actor.connection.reconnects import GOOD_CONNECTION_S
 from rollcast.services.client.inference import InferenceClient
 from rollcast.services.environments.latencies import Latencies
-from rollcast.services.errors import InvalidInputError, LearnerUnreachableError, RollcastError
+from rollcast.services.errors import DamagedMessageError, InvalidInputError, LearnerUnreachableError, RollcastError
 from rollcast.services.inference.codec import QuestionCodec, network_to_bytes
 from rollcast.services.inference.inference import InferenceNetwork, Inferred, Question
 from rollcast.services.wire.error_status import errors_of_calls
+from rollcast.services.wire.seal import StreamSeals, seal
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class _Stream:
 
     Attributes:
         answers: The received answers; None: the stream has ended.
+        seals: Opens the answers: the first in the thread that reads, then all in the acting thread.
         reason: The reason for which this side has ended the stream; empty: not ended.
     """
 
@@ -36,6 +38,7 @@ class _Stream:
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._requests.put(network)
         self.answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.seals = StreamSeals()
         self.reason = ""
         self.call: Any = None
 
@@ -72,7 +75,7 @@ class InferenceLink:
         self, client: InferenceClient, network: InferenceNetwork, *, timeout_s: float, latencies: Latencies
     ) -> None:
         self._client = client
-        self._network = network_to_bytes(network)
+        self._network = seal(network_to_bytes(network))
         self._codec = QuestionCodec(network)
         self._timeout_s = timeout_s
         self._latencies = latencies
@@ -107,7 +110,7 @@ class InferenceLink:
         began = time.monotonic()
         if stream is None or began < self._paused_until:
             return None
-        stream.send(self._codec.to_bytes(question))
+        stream.send(seal(self._codec.to_bytes(question)))
         try:
             message = stream.answers.get(timeout=self._timeout_s)
         except queue.Empty:
@@ -116,8 +119,8 @@ class InferenceLink:
         if message is None:
             return None
         try:
-            inferred = self._codec.answer_from_bytes(message, question.n, n_parameters)
-        except InvalidInputError as error:
+            inferred = self._codec.answer_from_bytes(stream.seals.open(message), question.n, n_parameters)
+        except (InvalidInputError, DamagedMessageError) as error:
             self._end(stream, str(error))
             return None
         if inferred.parameters is None or inferred.policy_version < question.policy_version:
@@ -175,5 +178,6 @@ class InferenceLink:
                     yield n_answers
                     stream.answers.put(message)
                 else:
+                    stream.seals.open(message)
                     with self._lock:
                         self._stream = stream

@@ -12,6 +12,7 @@ from rollcast.services.environments.play import LoopCalls
 from rollcast.services.errors import RollcastError
 from rollcast.services.inference.codec import QuestionCodec, answer_to_bytes, network_from_bytes
 from rollcast.services.inference.inference import InferenceSource, Inferred
+from rollcast.services.wire.seal import StreamSeals, seal
 from rollcast.v1 import inference_pb2
 
 INFERENCE_SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
@@ -38,7 +39,8 @@ class InferenceServicer:
 
     async def infer(self, requests: AsyncIterator[bytes], context: Any) -> None:  # noqa: ANN401  # generic in the stubs only
         """Serves rollcast.v1.InferenceService.Infer with serialised messages."""
-        network, digest = network_from_bytes(await anext(requests))
+        seals = StreamSeals()
+        network, digest = network_from_bytes(seals.open(await anext(requests)))
         codec, loop = QuestionCodec(network), asyncio.get_running_loop()
         with self._source.stream(network, digest) as ask:
             question = None
@@ -54,10 +56,10 @@ class InferenceServicer:
                 answer = answer_to_bytes(await answered)
                 if question is not None:
                     self._latencies.note(time.monotonic() - began)
-                await context.write(answer)
+                await context.write(seal(answer) if seals.is_sealed else answer)
                 if (message := await anext(requests, None)) is None:
                     return
-                question = codec.from_bytes(message)
+                question = codec.from_bytes(seals.open(message))
 
 
 def _settle(answered: "asyncio.Future[Inferred | None]", answer: Inferred | RollcastError | None) -> None:

@@ -3,19 +3,29 @@
 import contextlib
 import itertools
 
+import grpc
 import numpy as np
 import pytest
 
 from rollcast.actor.acting.actor_metrics import ActorMetrics
 from rollcast.actor.connection.backoff import backoff_delays
 from rollcast.actor.dialling.supply import DialIn, DialledSupply
-from rollcast.services.inference.inference import Inferred
+from rollcast.services.client.channel import make_channel
+from rollcast.services.errors import DamagedMessageError
+from rollcast.services.inference.codec import QuestionCodec, network_to_bytes
+from rollcast.services.inference.inference import InferenceNetwork, Inferred, Question, weights_digest
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.security.security import PLAIN_SERVER, ClientSecurity, ServerSecurity
 from rollcast.services.security.tokens import Role, TokenTable
+from rollcast.services.spaces.spaces import FLAT_SUBSTEP
+from rollcast.services.wire.error_status import error_from_rpc
+from rollcast.services.wire.seal import seal
+from rollcast.v1 import inference_pb2
+from tests.bad_line import BadLine, damaged, flips, without_digest
 from tests.processes import wait_until
 from tests.rollouts import assert_same_rollout
 from tests.unit.actor.inference.served import (
+    SPACES,
     Actor,
     Policies,
     address_in,
@@ -26,6 +36,7 @@ from tests.unit.actor.inference.served import (
 )
 from tests.unit.actor.metric_figures import figures
 
+METHOD = "/rollcast.v1.InferenceService/Infer"
 SPEC = PolicySpec()
 SPECS = {
     "mlp": SPEC,
@@ -117,6 +128,78 @@ def test_a_server_with_wrong_answers_is_asked_ever_less_often(tmp_path, monkeypa
         wait_until(lambda: (actor.ask(), sum(map(len, waits)) >= 7)[1], "seven streams")
     assert len(waits) == 1
     assert waits[0][6] >= 2.5
+
+
+def line_to(address, **changes):
+    digests = (
+        lambda request: inference_pb2.InferRequest.FromString(request).digest,
+        lambda response: inference_pb2.InferResponse.FromString(response).digest,
+    )
+    return BadLine(METHOD, address, digests, **changes)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_messages_have_digests_unless_the_server_is_older(tmp_path, is_old):
+    behind, before, state = address_in(tmp_path), f"unix:{tmp_path / 'line'}", weights()
+    line = line_to(behind, **({"request": without_digest} if is_old else {}))
+    with (
+        engine_of(Policies(1, state)) as engine,
+        serving(behind, engine),
+        line.at(before),
+        Actor(before, SPEC) as actor,
+    ):
+        actor.load(1, state).ask_until_answered()
+        n_alone = actor.central.n_alone
+        assert_same(rollouts(actor.policy), rollouts(actor.alone))
+        assert actor.central.n_alone == n_alone
+    assert line.n_messages[0] >= 62
+    assert line.n_digests == [line.n_messages[0], 0 if is_old else line.n_messages[1]]
+
+
+def test_acts_itself_when_an_answer_was_damaged_and_asks_again_soon(tmp_path, caplog):
+    behind, before, state = address_in(tmp_path), f"unix:{tmp_path / 'line'}", weights()
+    line = line_to(behind, response=flips(20))
+    with (
+        engine_of(Policies(1, state)) as engine,
+        serving(behind, engine),
+        line.at(before),
+        Actor(before, SPEC) as actor,
+    ):
+        actor.load(1, state).ask_until_answered()
+        assert_same(rollouts(actor.policy), rollouts(actor.alone))
+        assert "is away: a message was damaged in transit: the digest of its" in caplog.text
+        actor.ask_until_answered()
+
+
+def test_a_damaged_question_is_refused_and_the_network_is_known_without_its_digest(tmp_path):
+    address, state, given = address_in(tmp_path), weights(), []
+
+    class Noting:
+        """Notes the digests of networks."""
+
+        def __init__(self, engine):
+            self._engine = engine
+
+        def stream(self, network, digest):
+            given.append(digest)
+            return self._engine.stream(network, digest)
+
+    network = InferenceNetwork(SPACES, SPEC)
+    question = Question(1, weights_digest(state), FLAT_SUBSTEP, {"": np.zeros((1, 4), np.float32)}, None)
+    asked = QuestionCodec(network).to_bytes(question)
+    with engine_of(Policies(1, state)) as engine, serving(address, Noting(engine)), make_channel(address) as channel:
+        infer = channel.stream_stream(METHOD)
+        opened, *answers = infer(iter([seal(network_to_bytes(network)), seal(asked)]))
+        assert opened == seal(b"")
+        assert [inference_pb2.InferResponse.FromString(answer).policy_version for answer in answers] == [1]
+        opened, *answers = infer(iter([network_to_bytes(network), asked]))
+        assert opened == b""
+        assert [inference_pb2.InferResponse.FromString(answer).digest for answer in answers] == [0]
+        call = infer(iter([seal(network_to_bytes(network)), damaged(seal(asked))]))
+        with pytest.raises(grpc.RpcError) as ended:
+            list(call)
+    assert type(error_from_rpc(ended.value, "here")) is DamagedMessageError
+    assert len(set(given)) == 1
 
 
 def test_acts_itself_with_a_newer_policy_than_the_server_has(tmp_path):
