@@ -1,6 +1,7 @@
 """Connects environments to rollcast: sends their spaces and observations, and receives actions.
 
-This module needs `pip install grpcio protobuf`, and the folder `proto/rollcast` beside this file.
+This module needs `pip install grpcio protobuf`, and the folder `proto/rollcast` beside this file. With
+`pip install xxhash`, both sides detect messages that were damaged in transit.
 """
 
 import queue
@@ -12,14 +13,22 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
+
+try:
+    import xxhash
+except ImportError:
+    xxhash = None
 
 from rollcast.v1 import environment_pb2 as api
-from rollcast.v1.environment_pb2_grpc import EnvironmentServiceStub
 from rollcast.v1.space_pb2 import Box, Discrete, Space, SubstepSpaces
 from rollcast.v1.tensor_pb2 import DATA_TYPE_FLOAT32, Tensor
 
 RUNNING, TERMINATED = api.AGENT_STATE_RUNNING, api.AGENT_STATE_TERMINATED
 INTERRUPTED, REWARDED = api.AGENT_STATE_INTERRUPTED, api.AGENT_STATE_REWARDED
+METHOD = "/rollcast.v1.EnvironmentService/Play"
+# The key of `digest`, the last field of a message, and the bytes of the field.
+DIGEST_KEY, N_DIGEST_BYTES = b"\x71", 9
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 # Attempts to get a name that is taken, before the client has played.
 NAME_TRIES = 6
@@ -39,6 +48,10 @@ class Environment(Protocol):
 
     def step(self, actions: Sequence[api.AgentAction]) -> api.EnvironmentTurn:
         """Plays until agents need actions or the episode is over. At the end, no agent of the turn is RUNNING."""
+
+
+class DamagedError(Exception):
+    """A message of the server was damaged in transit."""
 
 
 class Player:
@@ -84,7 +97,9 @@ class Player:
         while True:
             try:
                 with _channel(address, root_certificates) as channel:
-                    why = self._play_stream(EnvironmentServiceStub(channel), metadata)
+                    why = self._play_stream(channel.stream_stream(METHOD), metadata)
+            except DamagedError as error:
+                why = f"UNAVAILABLE: {error}"
             except grpc.RpcError as error:
                 # A lost connection of this process, or of the previous one, may still hold the name.
                 is_taken = error.code() is grpc.StatusCode.ALREADY_EXISTS
@@ -99,11 +114,14 @@ class Player:
             time.sleep(self._pause_s * random.uniform(0.5, 1.0))  # so that clients do not reconnect all at once
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
-    def _play_stream(self, stub: EnvironmentServiceStub, metadata: list[tuple[str, str]]) -> str:
-        requests: queue.SimpleQueue[api.PlayRequest | None] = queue.SimpleQueue()
-        requests.put(api.PlayRequest(hello=self._hello))
+    def _play_stream(self, play: grpc.StreamStreamMultiCallable, metadata: list[tuple[str, str]]) -> str:
+        requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        requests.put(_sealed(api.PlayRequest(hello=self._hello).SerializeToString()))
+        has_digests = False
         try:
-            for response in stub.Play(iter(requests.get, None), metadata=metadata):
+            for message in play(iter(requests.get, None), metadata=metadata):
+                response = _parsed(message, needs_digest=has_digests)
+                has_digests = bool(response.digest)
                 if response.HasField("farewell"):
                     self._is_over = response.farewell.training_ended
                     return response.farewell.reason
@@ -111,7 +129,7 @@ class Player:
                     continue  # actions that the server sent before it received our end
                 turns = self._begin(response.welcome) if response.HasField("welcome") else self._step(response.actions)
                 for request in self._requests(turns):
-                    requests.put(request)
+                    requests.put(_sealed(request.SerializeToString()))
                 if self._episodes and self._n_ended >= self._episodes:
                     self._is_over = True
                     requests.put(None)  # closes our side; the server then closes its own
@@ -139,7 +157,7 @@ class Player:
     def _requests(self, turns: Sequence[api.EnvironmentTurn]) -> Iterator[api.PlayRequest]:
         """Divides turns among messages within the server's size limit."""
         request = api.PlayRequest(turns=api.Turns(turns=turns))
-        if request.ByteSize() <= self._max_message_bytes or len(turns) == 1:
+        if request.ByteSize() + N_DIGEST_BYTES <= self._max_message_bytes or len(turns) == 1:
             yield request
             return
         half = len(turns) // 2
@@ -150,6 +168,26 @@ class Player:
     def _turn(number: int, turn: api.EnvironmentTurn) -> api.EnvironmentTurn:
         turn.environment = number
         return turn
+
+
+def _sealed(message: bytes) -> bytes:
+    """Appends the digest of a message. Without xxhash, returns the message itself."""
+    return message if xxhash is None else message + DIGEST_KEY + xxhash.xxh3_64_digest(message)[::-1]
+
+
+def _parsed(message: bytes, *, needs_digest: bool) -> api.PlayResponse:
+    """Parses a message of the server, and compares it with its digest. The server sends digests only in answer to ours.
+
+    Raises:
+        DamagedError: The message was damaged in transit.
+    """
+    try:
+        response = api.PlayResponse.FromString(message)
+    except DecodeError as error:
+        raise DamagedError(f"a message was damaged in transit: it does not parse ({error})") from error
+    if xxhash is not None and (needs_digest or response.digest) and _sealed(message[:-N_DIGEST_BYTES]) != message:
+        raise DamagedError("a message was damaged in transit: its digest does not match")
+    return response
 
 
 def single_turn(

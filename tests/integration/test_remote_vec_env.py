@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +15,15 @@ from gymnasium.vector import AutoresetMode
 
 from rollcast.actor import EnvironmentLostError, RemoteVecEnv
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError, NotReadyError, RefusedError
-from rollcast.v1.environment_pb2 import AgentAction, EnvironmentTurn
+from rollcast.v1.environment_pb2 import AgentAction, EnvironmentTurn, PlayRequest, PlayResponse
 from rollcast.v1.space_pb2 import SubstepSpaces
+from tests.bad_line import BadLine, Change, flips, without_digest
 from tests.processes import DEADLINE_S, ROOT, free_port
 
 sys.path.insert(0, str(ROOT / "clients/python"))
 from cartpole import SUBSTEP, CartPole
 
+import rollcast_play
 from rollcast_play import Player
 
 pytestmark = pytest.mark.slow
@@ -107,6 +110,61 @@ def follows(before: np.ndarray, action: int, after: np.ndarray) -> bool:
 
 def has_begun(observation: np.ndarray) -> bool:
     return bool(np.abs(observation).max() <= 0.05)
+
+
+class TestDigests:
+    """A client behind a line that may damage messages, or cut off their digests as an older server does."""
+
+    @pytest.fixture
+    def line(self, clients: Clients, make: Make, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[BadLine, int]]:
+        """Returns a function that brings a client, and lets it play 20 steps behind a line."""
+        monkeypatch.setattr(rollcast_play, "FIRST_PAUSE_S", 0.01)
+
+        def play(**changes: Change) -> tuple[BadLine, int]:
+            before_line = Clients(f"127.0.0.1:{free_port()}")
+            digests = (
+                lambda request: PlayRequest.FromString(request).digest,
+                lambda response: PlayResponse.FromString(response).digest,
+            )
+            line, n_truncated = BadLine(rollcast_play.METHOD, clients.address, digests, **changes), 0
+            with line.at(before_line.address):
+                before_line.come(CartPole())
+                env = make(1)
+                before, _ = env.reset(seed=1)
+                for step in range(20):
+                    after, _, terminated, truncated, _ = env.step(np.array([step % 2]))
+                    assert terminated[0] or truncated[0] or follows(before[0], step % 2, after[0])
+                    before, n_truncated = after, n_truncated + truncated[0]
+                env.close()
+                before_line.join()
+            return line, n_truncated
+
+        return play
+
+    def test_a_good_line_costs_nothing(self, line):
+        done, n_truncated = line()
+        assert n_truncated == 0
+        assert done.n_digests == done.n_messages
+
+    @pytest.mark.parametrize("way", ["request", "response"])
+    def test_a_damaged_message_costs_an_episode(self, line, way: str, capfd: pytest.CaptureFixture[str]):
+        done, n_truncated = line(**{way: flips(7)})
+        assert n_truncated == 1
+        assert done.n_digests == done.n_messages
+        says = {"request": r"the digest of its \d+ bytes does not match", "response": "its digest does not match"}
+        said = f"(?m)^UNAVAILABLE: a message was damaged in transit: {says[way]}.*; trying again"
+        assert re.search(said, capfd.readouterr().err)
+
+    def test_an_older_server_sends_none(self, line):
+        done, n_truncated = line(request=without_digest)
+        assert n_truncated == 0
+        assert done.n_digests == [done.n_messages[0], 0]
+
+    def test_a_client_without_xxhash_sends_none(self, line, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(rollcast_play, "xxhash", None)
+        done, n_truncated = line()
+        assert n_truncated == 0
+        assert done.n_digests == [0, 0]
 
 
 def test_steps_are_those_of_the_environments(clients: Clients, make: Make):
