@@ -13,7 +13,7 @@ from tests.chaos.proxy import NetworkFault, Proxy
 ProcessFault = Literal["kill", "terminate", "freeze"]
 Kind = Literal[ProcessFault, NetworkFault]
 
-# The weight of each, of 45. A process takes seconds of both cores to start, and a connection that has gone silent
+# The weight of each, of 53. A process takes seconds of both cores to start, and a connection that has gone silent
 # is found by keepalive only: these are drawn less often than what is over in a second.
 _WEIGHTS: Final[dict[Kind, int]] = {
     "kill": 3,
@@ -28,7 +28,11 @@ _WEIGHTS: Final[dict[Kind, int]] = {
     "garble": 2,
     "black_hole": 1,
     "inflate": 1,
+    "flip_turn": 4,
+    "flip_actions": 4,
 }
+# Of clients whose environments dial in alone: an actor's connection has longer messages.
+_OF_TURNS: Final[frozenset[Kind]] = frozenset({"flip_turn", "flip_actions"})
 _LONG: Final[frozenset[Kind]] = frozenset({"garble", "black_hole", "inflate"})
 # Faults that last, and for how long: a dead connection is found after 9 s, so some freezes are longer than that.
 _LASTING_S: Final[dict[Kind, tuple[float, ...]]] = {
@@ -40,9 +44,8 @@ _DELAYS_S: Final = (0.01, 0.05, 0.2)
 _FLIP_TIMEOUT_S: Final = 5.0
 _SHORT_S: Final = 3.0
 
-KINDS: Final = tuple(_WEIGHTS)
-# Those of clients whose environments dial in. Their turns have no digests: nobody could tell a flipped bit from another
-# observation.
+KINDS: Final = tuple(kind for kind in _WEIGHTS if kind not in _OF_TURNS)
+# Those of clients whose environments dial in.
 KINDS_OF_CLIENTS: Final[tuple[Kind, ...]] = (
     *get_args(ProcessFault),
     "delay",
@@ -50,9 +53,10 @@ KINDS_OF_CLIENTS: Final[tuple[Kind, ...]] = (
     "half_close",
     "stall",
     "black_hole",
+    *_OF_TURNS,
 )
 
-assert set(KINDS) == {kind for literal in get_args(Kind) for kind in (get_args(literal) or (literal,))}
+assert set(_WEIGHTS) == {kind for literal in get_args(Kind) for kind in (get_args(literal) or (literal,))}
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,12 @@ def draw_faults(n_faults: int, rng: random.Random, *, short: bool, only: Sequenc
 
     Args:
         short: Leaves out faults that last longer than a few seconds, or are found by keepalive or by silence only.
-        only: The kinds of faults; none: all.
+        only: The kinds of faults; none: all of an actor.
 
     Returns:
         The faults.
     """
-    kinds = list(only) or [kind for kind in _WEIGHTS if not (short and kind in _LONG)]
+    kinds = list(only) or [kind for kind in KINDS if not (short and kind in _LONG)]
     drawn = rng.choices(kinds, [_WEIGHTS[kind] for kind in kinds], k=n_faults)
     return [
         Fault(

@@ -7,11 +7,16 @@ import socket
 import struct
 import threading
 import time
-from typing import Literal, get_args
+from collections.abc import Iterator
+from typing import Final, Literal, get_args
 
-NetworkFault = Literal["delay", "cut", "half_close", "stall", "black_hole", "flip", "garble", "inflate", "flip_policy"]
-# The faults that change bytes of the next message: the learner's for the last, else the actor's.
-Damage = Literal["flip", "garble", "inflate", "flip_policy"]
+# The faults that change bytes of the next message, by its sender: the actor or client, or the learner or actor that it
+# has dialled.
+DamageUp = Literal["flip", "garble", "inflate", "flip_turn"]
+DamageDown = Literal["flip_policy", "flip_actions"]
+Damage = Literal[DamageUp, DamageDown]
+NetworkFault = Literal["delay", "cut", "half_close", "stall", "black_hole", Damage]
+_DOWN: Final[tuple[Damage, ...]] = get_args(DamageDown)
 
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.1
@@ -125,7 +130,8 @@ class Link:
         Args:
             fault: `flip` hits a rollout; `garble` hits any bytes, also those that tell HTTP/2 where a frame ends;
                 `inflate` adds 64 KiB to the length of a rollout's message, so that the learner waits for the rest;
-                `flip_policy` hits a policy on its way to the actor.
+                `flip_policy` hits a policy on its way to the actor; `flip_turn` and `flip_actions` hit a message of any
+                size, and no bytes around it.
         """
         self.damaged.clear()
         self._damage = fault
@@ -151,7 +157,7 @@ class Link:
                 if not chunk:
                     target.shutdown(socket.SHUT_WR)
                     return
-                if self._damage and (source is self._ends[1]) == (self._damage == "flip_policy"):
+                if self._damage and (source is self._ends[1]) == (self._damage in _DOWN):
                     chunk = self._flip_a_bit(chunk)
                 self._send(target, chunk)
                 if source is self._ends[1]:
@@ -164,9 +170,17 @@ class Link:
                     end.shutdown(socket.SHUT_RDWR)
 
     def _flip_a_bit(self, chunk: bytes) -> bytes:
+        changed = bytearray(chunk)
+        if self._damage in ("flip_turn", "flip_actions"):
+            message = _find_message(chunk)
+            if message is None:
+                return chunk
+            changed[self._rng.choice(message)] ^= 1 << self._rng.randrange(8)
+            self._damage = None
+            self.damaged.set()
+            return bytes(changed)
         if len(chunk) < (_FRAME_HEAD_BYTES if self._damage == "garble" else _ROLLOUT_BYTES):
             return chunk
-        changed = bytearray(chunk)
         if self._damage == "inflate":
             length = _find_length(chunk)
             if length is None:
@@ -190,15 +204,31 @@ class Link:
 
 def _find_length(chunk: bytes) -> int | None:
     """Returns the place of a message's 4-byte length, in a frame that begins with a whole message of rollouts."""
+    for message, n_message in _messages(chunk):
+        if _ROLLOUT_BYTES // 2 < n_message < 1 << 16:
+            return message + 1
+    return None
+
+
+def _find_message(chunk: bytes) -> range | None:
+    """Returns the places of the bytes of a whole message, in a frame that begins with it."""
+    for message, n_message in _messages(chunk):
+        first = message + _MESSAGE_HEAD_BYTES
+        if n_message and first + n_message <= len(chunk):
+            return range(first, first + n_message)
+    return None
+
+
+def _messages(chunk: bytes) -> Iterator[tuple[int, int]]:
+    """Yields the place and the length of the message at the beginning of each frame of data that has all of it."""
     frame = 0
     while len(chunk) >= frame + _FRAME_HEAD_BYTES + _MESSAGE_HEAD_BYTES:
         n_bytes, kind = int.from_bytes(chunk[frame : frame + 3]), chunk[frame + 3]
         message = frame + _FRAME_HEAD_BYTES
         n_message = int.from_bytes(chunk[message + 1 : message + _MESSAGE_HEAD_BYTES])
-        if kind == _DATA and not chunk[message] and _ROLLOUT_BYTES // 2 < n_message < min(n_bytes, 1 << 16):
-            return message + 1
+        if kind == _DATA and not chunk[message] and n_message < n_bytes:
+            yield message, n_message
         frame = message + n_bytes
-    return None
 
 
 class Proxy:
@@ -257,7 +287,7 @@ class Proxy:
                     link.stall(stalled=True)
                 case "black_hole":
                     link.swallow()
-                case "flip" | "garble" | "inflate" | "flip_policy":
+                case "flip" | "garble" | "inflate" | "flip_turn" | "flip_policy" | "flip_actions":
                     link.damage(fault)
         if fault in get_args(Damage):
             return bool(links) and links[-1].damaged.wait(timeout_s)

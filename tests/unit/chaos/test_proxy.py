@@ -115,6 +115,21 @@ def test_a_flip_of_a_policy_hits_the_learners_bytes_alone(line: Line):
     assert line.down(MESSAGE) == MESSAGE
 
 
+@pytest.mark.parametrize(("fault", "way"), [("flip_turn", "up"), ("flip_actions", "down")])
+def test_a_flip_of_a_turn_hits_a_message_alone(line: Line, fault: str, way: str):
+    """Of HTTP/2's frames: a ping, and one of data with a message of three bytes."""
+    ping, data = bytes([0, 0, 8, 6, *bytes(13)]), bytes([0, 0, 8, 0, 0, 0, 0, 0, 1])
+    chunk = ping + data + bytes([0, 0, 0, 0, 3, 7, 7, 7])
+    assert not line.proxy.inject(fault, 0.0, 0.0)
+    send, back = (line.up, line.down) if way == "up" else (line.down, line.up)
+    assert back(chunk) == chunk
+    assert send(ping) == ping
+    arrived = send(chunk)
+    assert arrived[:-3] == chunk[:-3]
+    assert (int.from_bytes(arrived[-3:]) ^ 0x070707).bit_count() == 1
+    assert send(chunk) == chunk
+
+
 @pytest.mark.parametrize("which", ["client", "server"])
 def test_the_end_of_one_side_reaches_the_other(line: Line, which: str):
     ending, other = (line.client, line.server) if which == "client" else (line.server, line.client)
