@@ -194,6 +194,17 @@ class TestTrain:
         assert "give one with --env-id" in refused("evaluate", run_dir)
         rollcast("evaluate", run_dir, "--env-id", "CartPole-v1", "--n-episodes", 1).check_returncode()
 
+    @pytest.mark.parametrize(
+        "command", [("train", "--serve-environments"), ("learner", "--spaces-from", "first_actor")]
+    )
+    def test_settings_that_exclude_each_other_are_refused_before_anybody_is_waited_for(self, command: tuple[str, ...]):
+        if command[0] == "train":
+            command = (*command, "127.0.0.1:0")
+        told = refused(*command, "--eval-opponents", 3)
+        assert "--eval-opponents 3 without an evaluation; expected --eval-interval-s" in told
+        assert "dial in" not in told
+        assert "waiting" not in told
+
     def test_ends_if_nobody_dials_in(self, tmp_path: Path):
         # a temporary folder that is too long for sockets makes no difference
         temporary = tmp_path / ("x" * 100)

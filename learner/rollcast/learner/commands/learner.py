@@ -21,7 +21,7 @@ from rollcast.learner.ranks.ranks import ONE_RANK, Ranks, joined_ranks
 from rollcast.learner.serving.assignment import ActorAssignment
 from rollcast.learner.serving.first_actor import spaces_of_first_actor
 from rollcast.learner.settings.learner import ServingSettings
-from rollcast.learner.training.run_checks import check_places, check_rank_settings
+from rollcast.learner.training.run_checks import check_places, check_rank_settings, check_settings
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import training_run
 from rollcast.services.address import following_address
@@ -101,6 +101,7 @@ def _settings_of_rank(settings: ServingSettings, rank: int) -> ServingSettings:
 
 
 def _learn(settings: ServingSettings, console: Console, ranks: Ranks, ingest: Ingest | None = None) -> int:
+    check_settings(settings)  # before the first actor is waited for
     check_places(settings, is_first=ranks.is_first)
     announce = partial(print_line, console.file)
     if settings.spaces_from == "environment":

@@ -16,7 +16,7 @@ from rollcast.learner.actors.subproc import SubprocDistributedActors
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.running import run_and_report
 from rollcast.learner.settings.train import TrainSettings
-from rollcast.learner.training.run_checks import check_places
+from rollcast.learner.training.run_checks import check_places, check_settings
 from rollcast.learner.training.run_parts import actors_batch_size
 from rollcast.learner.training.training_run import MakeActors, training_run
 from rollcast.learner.writers.console import print_above
@@ -41,8 +41,10 @@ def train(
     Raises:
         RollcastError: If training cannot start or continue.
     """
-    # Refuses wrong certificates and tokens, and places that are taken, before the environment is made.
+    # Refuses wrong certificates and tokens, settings that exclude each other, and places that are taken, before the
+    # environment is made or waited for.
     settings.server_security()
+    check_settings(settings)
     check_places(settings)
     if settings.serve_environments is not None:
         return _train_with_those_that_dial_in(settings, console, local_address=local_address, link=link)
