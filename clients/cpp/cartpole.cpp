@@ -71,6 +71,17 @@ class CartPole : public Environment {
 
 // Plays CartPoles until training ends; seed 0: the server's seeds. The token is in ROLLCAST_TOKEN.
 int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string given = argv[i];
+    if (given.empty() || given[0] != '-') continue;
+    const bool is_help = given == "-h" || given == "--help";
+    if (!is_help) std::cerr << given << " is no argument\n";
+    (is_help ? std::cout : std::cerr)
+        << "usage: " << argv[0] << " [ADDRESS [NAME [N_ENVS [SEED [EPISODES]]]]]\n"
+        << "Plays CartPoles until training ends, or for EPISODES. Seed 0: the server's seeds. "
+        << "The token is in ROLLCAST_TOKEN.\n";
+    return is_help ? 0 : 2;
+  }
   auto argument = [&](int index, const char* otherwise) { return std::string(index < argc ? argv[index] : otherwise); };
   const char* token = std::getenv("ROLLCAST_TOKEN");
   const std::uint64_t seed = std::stoull(argument(4, "0"));

@@ -4,7 +4,16 @@
 import { CartPole, SUBSTEP } from "./cartpole.mjs";
 import { Player, Refusal } from "./player.mjs";
 
-const [address = "localhost:50052", name = "", nEnvs = 1, seed = 0, episodes = 0] = process.argv.slice(2);
+const given = process.argv.slice(2);
+const option = given.find((argument) => argument.startsWith("-"));
+if (option) {
+  const usage = `usage: node main.mjs [ADDRESS [NAME [N_ENVS [SEED [EPISODES]]]]]
+Plays CartPoles until training ends, or for EPISODES. Seed 0: the server's seeds. The token is in ROLLCAST_TOKEN.`;
+  const isHelp = ["-h", "--help"].includes(option);
+  (isHelp ? console.log : console.error)(isHelp ? usage : `${option} is no argument\n${usage}`);
+  process.exit(isHelp ? 0 : 2);
+}
+const [address = "localhost:50052", name = "", nEnvs = 1, seed = 0, episodes = 0] = given;
 const token = process.env.ROLLCAST_TOKEN;
 const poles = Array.from({ length: Number(nEnvs) }, (_, i) => new CartPole(BigInt(seed) && BigInt(seed) + BigInt(i)));
 try {

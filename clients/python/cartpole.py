@@ -1,5 +1,6 @@
 """CartPole, balanced by a policy that rollcast trains: python cartpole.py ADDRESS NAME N_ENVS SEED EPISODES."""
 
+import argparse
 import math
 import os
 import random
@@ -55,18 +56,25 @@ class CartPole:
         return single_turn(self._state, reward=1, state=RUNNING)
 
 
-def main(
-    address: str = "localhost:50052",
-    name: str = "",
-    n_envs: str = "1",
-    seed: str = "0",
-    episodes: str = "0",
-) -> int:
-    """Plays CartPoles until training ends; seed 0: the server's seeds. The token is in ROLLCAST_TOKEN."""
+def arguments() -> argparse.Namespace:
+    """Returns the arguments of the command line."""
+    parser = argparse.ArgumentParser(description="Plays CartPoles until training ends. The token is in ROLLCAST_TOKEN.")
+    parser.add_argument("address", nargs="?", default="localhost:50052", help="host and port of the server")
+    parser.add_argument("name", nargs="?", default="", help="the name in logs; empty: the server chooses one")
+    parser.add_argument("n_envs", nargs="?", type=int, default=1, help="number of environments")
+    parser.add_argument("seed", nargs="?", type=int, default=0, help="the first seed; 0: the server's seeds")
+    parser.add_argument("episodes", nargs="?", type=int, default=0, help="number of episodes; 0: until training ends")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Plays CartPoles until training ends."""
+    options = arguments()
     token = os.environ.get("ROLLCAST_TOKEN", "")
-    poles = [CartPole(int(seed) + i if int(seed) else None) for i in range(int(n_envs))]
+    poles = [CartPole(options.seed + i if options.seed else None) for i in range(options.n_envs)]
     try:
-        print(Player(poles, [SUBSTEP], name=name, episodes=int(episodes)).play(address, token=token))
+        player = Player(poles, [SUBSTEP], name=options.name, episodes=options.episodes)
+        print(player.play(options.address, token=token))
     except grpc.RpcError as error:
         print(f"{error.code().name}: {error.details()}", file=sys.stderr)
         return 1
@@ -76,4 +84,4 @@ def main(
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

@@ -556,6 +556,25 @@ def test_client(client: Client, scenario: str):
     expected.check(errors)
 
 
+@pytest.mark.parametrize(("option", "exit_code"), [("--help", 0), ("-h", 0), ("--episodes", 2)])
+@pytest.mark.parametrize("name", ["python", "node", "websocket", "cpp"])
+def test_an_option_is_no_address(tmp_path_factory: pytest.TempPathFactory, name: str, option: str, exit_code: int):
+    client = CLIENTS[name](tmp_path_factory.mktemp(name))
+    done = subprocess.run(
+        [*client.command, option],
+        env=environment() | client.variables,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == exit_code, done.stderr
+    said = done.stderr if exit_code else done.stdout
+    assert "usage: " in said
+    assert "ADDRESS" in said.upper()
+    assert (option in done.stderr) == bool(exit_code)
+
+
 class Programs:
     """Programs of all clients, at two addresses: one for gRPC, one for WebSockets."""
 
