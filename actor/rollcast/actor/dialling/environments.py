@@ -1,11 +1,12 @@
 """Holds the places of environments that dial in: takes turns from the server, and returns the policy's actions."""
 
+import contextlib
 import logging
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from numpy.typing import NDArray
@@ -164,7 +165,11 @@ class DialledEnvironments:
         self._look_at = -math.inf
         # Players that have chosen actions in place of the policy, and that the log has named.
         self._choosers: set[str] = set()
+        # The time of the last batch.
         self._quiet_since = time.monotonic()
+        # The time since which the actor waits, without the time between waits, in which the learner may be waited for;
+        # the time of the next line about it; and the end of the last wait.
+        self._idle_since = self._paused_at = self._quiet_since
         self._report_at = self._quiet_since + _REPORT_EVERY_S
 
     @property
@@ -275,7 +280,7 @@ class DialledEnvironments:
         Args:
             is_active: Called at least every second.
         """
-        with self._changed:
+        with self._changed, self._waiting():
             while self._spaces is None:
                 if not is_active():
                     return None
@@ -289,7 +294,7 @@ class DialledEnvironments:
         Args:
             is_active: Called at least every second.
         """
-        with self._changed:
+        with self._changed, self._waiting():
             while not self._places_of:
                 if not is_active():
                     return False
@@ -315,8 +320,8 @@ class DialledEnvironments:
             self._seeds = tuple(seeds)
             self._places = [_Place() for _ in seeds]
             self._heard, self._held, self._asking, self._n_live = {}, frozenset(), {}, 0
-            self._quiet_since = time.monotonic()
-            self._report_at = self._quiet_since + _REPORT_EVERY_S
+            self._quiet_since = self._paused_at = time.monotonic()
+            self._is_idle_from(self._quiet_since)
             arrivals, self._arrivals = self._arrivals, []
             for arrival in arrivals:
                 try:
@@ -348,7 +353,7 @@ class DialledEnvironments:
         Returns:
             True if a batch closes; False at `until`, when a client has left, or if `is_active` returned False.
         """
-        with self._changed:
+        with self._changed, self._waiting():
             self._enough = rule.max_size or math.inf
             while True:
                 now = time.monotonic()
@@ -359,7 +364,8 @@ class DialledEnvironments:
                 n_ready = len(self._asking) - len(self._held)
                 deadline = rule.deadline(self._oldest(), forward_s)
                 if rule.is_full(n_ready, self._n_live - len(self._held)) or deadline <= now:
-                    self._quiet_since, self._report_at = now, now + _REPORT_EVERY_S
+                    self._quiet_since = now
+                    self._is_idle_from(now)
                     return True
                 has_lost = any(self._places[index].has_left for index in self._heard)
                 if has_lost or now >= until or not is_active():
@@ -459,7 +465,10 @@ class DialledEnvironments:
         """Frees the places of a client; does nothing the second time."""
         self._arrivals = [arrival for arrival in self._arrivals if arrival.client is not client]
         self._slow.discard(client)
-        for index in self._places_of.pop(client, ()):
+        places = self._places_of.pop(client, None)
+        if places is None:
+            return
+        for index in places:
             place = self._places[index]
             if place.is_known and place.turns and not place.turns[0].observations:
                 # The episode has ended, whatever its client does then.
@@ -474,6 +483,8 @@ class DialledEnvironments:
             self._asking.pop(index, None)
             self._held -= {index}
             self._n_live -= 1
+        if not self._places_of:
+            self._is_idle_from(time.monotonic())
         self._changed.notify_all()
 
     def _dismiss(self, client: DialledClient, reason: RollcastError | Farewell) -> None:
@@ -505,13 +516,29 @@ class DialledEnvironments:
                     now - place.free_at,
                 )
 
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Counts the time in the body as a wait for clients, and leaves out the time since the last such wait."""
+        now = time.monotonic()
+        away_s = now - self._paused_at
+        # Since the last wait, all clients may have left.
+        self._idle_since = min(now, self._idle_since + away_s)
+        self._report_at = min(now + _REPORT_EVERY_S, self._report_at + away_s)
+        try:
+            yield
+        finally:
+            self._paused_at = time.monotonic()
+
+    def _is_idle_from(self, now: float) -> None:
+        self._idle_since, self._report_at = now, now + _REPORT_EVERY_S
+
     def _report(self) -> None:
         """Logs every 10 s which clients the actor waits for."""
         now = time.monotonic()
         if now < self._report_at:
             return
         self._report_at = now + _REPORT_EVERY_S
-        waited_s = now - self._quiet_since
+        waited_s = now - self._idle_since
         if not self._places_of:
             _log.info("waiting for environments to dial in at %s, %.0f s so far", self._address, waited_s)
             return

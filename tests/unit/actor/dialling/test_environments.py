@@ -1,5 +1,6 @@
 import math
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -291,3 +292,40 @@ def test_who_is_waited_for_is_said(caplog, monkeypatch):
     asked = iter((True, True, False))
     environments.wait(ALL, is_active=lambda: next(asked))
     assert "waiting for turns of ['slow']" in caplog.text
+
+
+def test_the_time_of_a_wait_for_clients_is_without_the_pause_of_the_learner_before_it(caplog, monkeypatch):
+    now = 1000.0
+
+    def passes(seconds):
+        nonlocal now
+        now += seconds
+        return True
+
+    monkeypatch.setattr("rollcast.actor.dialling.environments.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("rollcast.actor.dialling.environments.LOOK_S", 0.0)
+    caplog.set_level("INFO")
+    environments = environments_of(1)
+
+    def wait(*seconds):
+        """Waits, while so much time passes between two looks."""
+        passing = iter(seconds)
+        environments.wait(ALL, is_active=lambda: passes(step) if (step := next(passing, None)) else False)
+
+    for leaves_at in (100, 300):  # of the 300 s for which the learner is paused
+        client = FakeClient(environments)
+        client.turn()
+        assert environments.wait(ALL)
+        environments.news()
+        act(environments, 0)
+        passes(leaves_at)
+        client.leave()
+        passes(300 - leaves_at)
+        wait()  # the client has left in mid-episode
+        environments.news()
+        wait(6, 6)
+        passes(50)
+        wait(11)
+    assert caplog.messages == [
+        f"waiting for environments to dial in at here, {seconds} s so far" for seconds in (12, 23) * 2
+    ]
