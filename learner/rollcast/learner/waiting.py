@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S
 from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState
 
@@ -86,20 +87,36 @@ class WaitMonitor:
 QUIET_S: Final = 10.0
 
 
-def is_played(infos: Sequence[ActorInfo], since: float) -> bool:
+def is_played(infos: Sequence[ActorInfo], since: float, *, longest_s: float) -> bool:
     """Returns whether a connected actor has been playing one rollout since a time, because its steps are slow.
 
-    A step that hangs ends its actor after the actor's own `--step-timeout-s`.
+    A step that hangs ends rollcast's own actors after their `--step-timeout-s`. Other actors may report a rollout
+    forever.
 
     Args:
         infos: Every actor that has joined.
         since: The time, monotonic.
+        longest_s: From `longest_rollout_s`.
     """
     seconds = time.monotonic() - since
     return any(
-        info.state is ActorState.STREAMING and info.acting_state is ActingState.ACTING and info.idle_s >= seconds
+        info.state is ActorState.STREAMING
+        and info.acting_state is ActingState.ACTING
+        and seconds <= info.idle_s <= longest_s
         for info in infos
     )
+
+
+def longest_rollout_s(n_rollout_steps: int, collect_timeout_s: float) -> float:
+    """Returns the seconds after which an actor without a rollout no longer counts as playing, whatever it reports.
+
+    Each step may take the default of `--step-timeout-s`, or `collect_timeout_s` if that is longer.
+
+    Args:
+        n_rollout_steps: T.
+        collect_timeout_s: The longest wait for a rollout while no actor plays, in seconds.
+    """
+    return n_rollout_steps * max(collect_timeout_s, DEFAULT_STEP_TIMEOUT_S)
 
 
 def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str], *, n_in_step: int = 0) -> str:

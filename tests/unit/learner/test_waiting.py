@@ -1,10 +1,13 @@
 import logging
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from rollcast.learner.waiting import QUIET_S, WaitLog, WaitMonitor, explain_wait
+from rollcast.actor.environments.make import DEFAULT_STEP_TIMEOUT_S
+from rollcast.learner.waiting import QUIET_S, WaitLog, WaitMonitor, explain_wait, is_played, longest_rollout_s
+from rollcast.services.joining.activity import ActingState
 from rollcast.services.status.status import ActorInfo, ActorState
 
 
@@ -70,6 +73,7 @@ def test_another_wait_begins_anew(caplog: pytest.LogCaptureFixture):
 
 
 ACTOR = ActorInfo(actor_id="left", state=ActorState.STREAMING, slot=0, incarnation=1)
+PLAYING = replace(ACTOR, acting_state=ActingState.ACTING)
 
 
 def test_a_short_silence_is_nobodys_fault_and_a_long_one_is_the_environments():
@@ -81,3 +85,25 @@ def test_a_short_silence_is_nobodys_fault_and_a_long_one_is_the_environments():
         "rollouts from 2 connected actors (right has been quiet for 10 s): their environments are slow or hang; "
         "if steps take seconds, lower --n-rollout-steps"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "is_so"),
+    [
+        ({}, True),
+        ({"idle_s": 1.0}, False),
+        ({"idle_s": 640.1}, False),
+        ({"state": ActorState.LOST}, False),
+        ({"acting_state": ActingState.SENDING}, False),
+        ({"acting_state": None}, False),
+    ],
+    ids=["plays", "since later", "for too long", "is lost", "sends", "tells nothing"],
+)
+def test_an_actor_plays_while_it_says_so_but_not_for_ever(change: dict[str, Any], is_so: bool):
+    playing = replace(PLAYING, **({"idle_s": 640.0} | change))
+    assert is_played([ACTOR, playing], time.monotonic() - 5.0, longest_s=640.0) is is_so
+
+
+def test_a_rollout_may_take_the_longest_step_for_each_of_its_steps():
+    assert longest_rollout_s(64, 600.0) == 64 * 600
+    assert longest_rollout_s(64, 1.0) == 64 * DEFAULT_STEP_TIMEOUT_S

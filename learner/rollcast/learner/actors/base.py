@@ -19,7 +19,7 @@ from rollcast.learner.batching.batcher import N_SLOTS
 from rollcast.learner.devices.copier import Copier, make_copier
 from rollcast.learner.queueing.queue import RolloutSlice, SliceName
 from rollcast.learner.serving.evaluations import EvaluationResult, EvaluatorsInfo
-from rollcast.learner.waiting import WaitMonitor
+from rollcast.learner.waiting import WaitMonitor, is_played, longest_rollout_s
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicyState
@@ -236,6 +236,11 @@ class DistributedActors(ABC):
     def actor_infos(self) -> Sequence[ActorInfo]:
         """Every actor that has ever joined, by slot; empty for actors that need not join."""
         return ()
+
+    def is_played(self, since: float) -> bool:
+        """Returns whether an actor has been playing a rollout since a time; see `is_played` of the module `waiting`."""
+        longest_s = longest_rollout_s(self.n_rollout_steps, self.collect_timeout_s)
+        return is_played(self.actor_infos, since, longest_s=longest_s)
 
     @property
     def n_rollouts(self) -> int:

@@ -28,7 +28,7 @@ from rollcast.learner.serving.evaluations import EvaluationResult, EvaluatorsInf
 from rollcast.learner.serving.rounds import Rounds
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.learner.serving.server import ActorServer, ActorsWork, EarlierLearner, Endpoint, check_sizes
-from rollcast.learner.waiting import explain_wait, is_played
+from rollcast.learner.waiting import explain_wait
 from rollcast.services.errors import CollectInterruptedError, ConfigurationError
 from rollcast.services.limits.limits import MAX_ENVS_PER_ACTOR
 from rollcast.services.policies.policies import PolicyState
@@ -374,7 +374,7 @@ class ServedDistributedActors(DistributedActors):
                 waiting=self.waiting,
                 look_after=self._look_after,
                 explain=self.explain_wait,
-                is_played=lambda since: is_played(self.actor_infos, since),
+                is_played=self.is_played,
             )
 
     def explain_wait(self) -> str:

@@ -16,7 +16,6 @@ from rollcast.learner.ranks.ranks import Ranks
 from rollcast.learner.ranks.rounds import RankState, Round
 from rollcast.learner.training.control import TrainingControl
 from rollcast.learner.training.rank_checkpoints import AgreedCheckpoints
-from rollcast.learner.waiting import is_played
 from rollcast.services.errors import (
     CollectInterruptedError,
     CollectTimeoutError,
@@ -140,7 +139,7 @@ class RankedExperience(ExperienceSource):
                     f"no rank has had a batch for {self.actors.collect_timeout_s:.0f} s; expected actors at one of "
                     f"the ranks, which have {' and '.join(map(str, agreed.n_actors))} actors; start actors"
                 )
-            elif is_played(self.actors.actor_infos, began):
+            elif self.actors.is_played(began):
                 gives_up = False
             elif time.monotonic() - began > self.actors.collect_timeout_s:
                 gives_up = True

@@ -176,6 +176,23 @@ def test_a_rollout_that_is_being_played_may_take_longer(make_actors: MakeActors)
             collecting.result(DEADLINE_S)
 
 
+def test_a_rollout_that_is_said_to_be_played_for_ever_ends_the_wait(
+    make_actors: MakeActors, monkeypatch: pytest.MonkeyPatch
+):
+    """Actors in other languages need not end a step that hangs."""
+    monkeypatch.setattr("rollcast.learner.waiting.DEFAULT_STEP_TIMEOUT_S", 0.1)
+    actors = make_actors(collect_timeout_s=0.3, run_history=RunHistory())
+    dial(actors, acting_state=ActingState.ACTING)
+    wait_until(lambda: actors.actor_infos[0].acting_state, "its first report")
+    with ThreadPoolExecutor() as pool:
+        collecting = pool.submit(actors.collect_outputs, "cpu")
+        try:
+            with pytest.raises(CollectTimeoutError, match="a has been quiet"):
+                collecting.result(DEADLINE_S)
+        finally:
+            actors.interrupt()
+
+
 def test_metrics_say_how_many_batches_were_ready(make_actors: MakeActors, assembled: threading.Event):
     actors, stream = after_one_batch(make_actors)
     assert actors.metrics()["assembly/ready_fraction"] == 0.0
