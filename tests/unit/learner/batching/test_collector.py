@@ -176,6 +176,7 @@ def test_a_rollout_that_is_being_played_may_take_longer(make_actors: MakeActors)
             collecting.result(DEADLINE_S)
 
 
+@pytest.mark.slow
 def test_a_rollout_that_is_said_to_be_played_for_ever_ends_the_wait(
     make_actors: MakeActors, monkeypatch: pytest.MonkeyPatch
 ):
