@@ -13,6 +13,7 @@ The result maps what was measured to seconds of the processor: `{"acting, sync: 
 import argparse
 import contextlib
 import ctypes
+import functools
 import importlib
 import json
 import multiprocessing
@@ -319,6 +320,29 @@ def start_up() -> Costs:
     return costs
 
 
+def updates() -> Costs:
+    """Makes updates from one batch of 16 CartPoles."""
+    import torch
+
+    from rollcast.actor import EnvironmentFactory, probe_spaces
+    from rollcast.learner import Impala, ImpalaSettings, Ppo, PpoSettings, SequentialDistributedActors
+    from rollcast.services import PolicySpec
+
+    torch.set_num_threads(1)
+    factory = EnvironmentFactory(_ENV_ID)
+    spaces = probe_spaces(factory)
+    costs = {}
+    for kind, settings, n_updates in ((Impala, ImpalaSettings(), 100), (Ppo, PpoSettings(), 5)):
+        algorithm: Any = kind(spaces, PolicySpec(), settings, seed=0)  # type: ignore[arg-type]
+        with SequentialDistributedActors(
+            factory, algorithm.policy, n_rollout_steps=64, n_actors=1, batch_size=16, envs_per_actor=16, seed=0
+        ) as actors:
+            batch, *_ = actors.collect_outputs("cpu")
+        seconds = _seconds_a_call(functools.partial(algorithm.update, batch, progress=0.0), n_updates)
+        costs[f"updates, {kind.__name__}: an update"] = seconds
+    return costs
+
+
 DRIVERS: dict[str, Callable[[], Costs]] = {
     "ingest of 64 KiB": lambda: ingest("64 KiB", 800),
     "ingest of 1 MiB": lambda: ingest("1 MiB", 200),
@@ -327,6 +351,7 @@ DRIVERS: dict[str, Callable[[], Costs]] = {
     "actors": actors,
     "replay": replay,
     "broadcast": broadcast,
+    "updates": updates,
     "start-up": start_up,
 }
 
