@@ -176,6 +176,11 @@ class AutoNetwork(nn.Module):
         parts += [_leaf_features(leaf, observation[leaf.path]) for leaf in self._vectors]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
+    @property
+    def linear_layers(self) -> list[nn.Linear]:
+        """The layers after the features, with the output layer last."""
+        return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+
     @staticmethod
     def _parameters_of(layers: Iterable[nn.Module]) -> list[Tensor]:
         # Not layers.parameters(), which costs as much as the product of a small layer.

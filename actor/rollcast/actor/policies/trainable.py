@@ -237,7 +237,10 @@ class TorchPolicy(nn.Module):
         return self._parameters_from(outputs, observation, substep_key), states
 
     def _parameters_from(self, outputs: Tensor, observation: Mapping[str, Tensor], substep_key: str) -> Tensor:
-        outputs = forbid(outputs, self.allowed_actions(observation, substep_key))
+        return self.parameters_from(forbid(outputs, self.allowed_actions(observation, substep_key)), substep_key)
+
+    def parameters_from(self, outputs: Tensor, substep_key: str = FLAT_SUBSTEP) -> Tensor:
+        """Returns the parameters of the distributions, `[N, P]`, for a network's outputs after `forbid`."""
         if substep_key not in self.log_std:
             return outputs
         return torch.cat([outputs, self.log_std[substep_key].expand(len(outputs), -1)], dim=1)

@@ -1,7 +1,7 @@
 """The networks of an actor-critic: a policy, and a critic whose values are the baseline of the policy gradient."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,10 @@ from rollcast.actor.policies.torch_recurrence import SequenceStarts
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
 from rollcast.learner.algorithms.critics import RecurrentValueCritic, TorsoValueCritic, ValueCritic
+from rollcast.learner.algorithms.descent import FlatParameters
 from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.minibatches import Steps
+from rollcast.learner.algorithms.paired_mlps import Forward, PairedMlps
 from rollcast.learner.algorithms.trajectories import observations_to_value, sequence_starts, states_before_ends
 from rollcast.learner.batch import Batch, BatchColumns
 from rollcast.services.policies.policies import PolicySpec
@@ -23,20 +25,6 @@ STEP_METRICS: Final = ("policy_loss", "value_loss", "entropy", "policy_grad_norm
 
 # Settings that decide what a critic learns; older checkpoints, which lack them, had none.
 CRITIC_SETTINGS: Final = {"normalize_rewards": False, "share_torso": False}
-
-
-class Forward(NamedTuple):
-    """The outputs of both networks for a batch, with their autograd graphs.
-
-    Attributes:
-        log_prob: float32 `[T * B]`, of the taken actions.
-        entropy: float32 `[T * B]`, in nats.
-        values: float32 `[(T + 1) * B + N]`, of all rows, the last observations and the N final observations.
-    """
-
-    log_prob: Tensor
-    entropy: Tensor
-    values: Tensor
 
 
 class ActorCriticNetworks:
@@ -77,6 +65,17 @@ class ActorCriticNetworks:
         self.policy.set_std(settings.initial_std)
         critic = TorsoValueCritic if settings.share_torso else RecurrentValueCritic if spec.state_size else ValueCritic
         self.critic: nn.Module = critic(spaces, spec, substep_key=substep_key).to(device)
+        self._pair: PairedMlps | None = None
+
+    def pair(self, parameters: FlatParameters) -> None:
+        """Computes both networks side by side from now on, if they are MLPs.
+
+        Args:
+            parameters: The parameters of `by_name`.
+        """
+        self._pair = PairedMlps.of(
+            self.policy, self.critic, parameters, action_space=self._action_space, substep_key=self._substep_key
+        )
 
     @property
     def by_name(self) -> dict[str, nn.Module]:
@@ -88,7 +87,9 @@ class ActorCriticNetworks:
         return self.policy.normalized(observations_to_value(batch, columns), self._substep_key)
 
     def forward(self, batch: Batch, columns: BatchColumns, rows: Mapping[str, Tensor]) -> Forward:
-        """Runs both networks on the T * B rows of a batch, and the critic also on the last and final observations.
+        """Runs both networks on the T * B rows of a batch, and the critic also on the last and N final observations.
+
+        The values are `[(T + 1) * B + N]`.
 
         Args:
             batch: Trajectories `[T, B, ...]`.
@@ -96,6 +97,8 @@ class ActorCriticNetworks:
             rows: Its `observations`.
         """
         n_rows, action = batch.reward.numel(), columns.action.flatten(0, 1)
+        if self._pair is not None and self._pair.suits(rows):
+            return self._pair.evaluate(rows, action)
         if columns.initial_state is None:
             parameters, values = self._of_observations(rows, n_rows)
         else:
@@ -119,6 +122,8 @@ class ActorCriticNetworks:
 
     def evaluate(self, steps: Steps) -> Forward:
         """Runs both networks on the N steps of a minibatch; the values cover only these steps, `[N]`."""
+        if self._pair is not None and self._pair.suits(steps.observation):
+            return self._pair.evaluate(steps.observation, steps.action)
         if steps.sequences is None:
             parameters, values = self._of_observations(steps.observation, len(steps.valid))
         else:

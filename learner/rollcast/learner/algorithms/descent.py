@@ -55,6 +55,7 @@ class Descent:
         count: Tensor | float,
         reduction: GradientReduction,
         output_gradients: Sequence[Tensor] | None = None,
+        write_gradient: Callable[..., None] | None = None,
     ) -> tuple[Sequence[Tensor], list[Tensor]]:
         """Computes the gradient of the next step: the mean over all ranks, clipped for each module.
 
@@ -64,11 +65,12 @@ class Descent:
             count: The number of values in these means and in the loss.
             reduction: The ranks.
             output_gradients: The gradient of the loss with respect to each output; None: the outputs are losses.
+            write_gradient: See `FlatParameters.backward`.
 
         Returns:
             The terms, as means over all ranks, and the gradient norm of each module before clipping, 0-dim.
         """
-        gradient = self.parameters.backward(outputs, output_gradients)
+        gradient = self.parameters.backward(outputs, output_gradients, write_gradient)
         with torch.no_grad():
             terms = reduction.average(gradient, terms, count)
             return terms, [self.parameters.clip_gradient(name, self._max_grad_norm) for name in self._names]
@@ -143,24 +145,59 @@ class FlatParameters:
         for parameter, own in zip(self._parameters, self._of_parameters(self.vector.data), strict=True):
             parameter.data = own.view(parameter.shape)
 
-    def backward(self, outputs: Sequence[Tensor], output_gradients: Sequence[Tensor] | None = None) -> Tensor:
-        """Writes the gradient with respect to every parameter into `vector.grad`.
+    def backward(
+        self,
+        outputs: Sequence[Tensor],
+        output_gradients: Sequence[Tensor] | None = None,
+        write_gradient: Callable[..., None] | None = None,
+    ) -> Tensor:
+        """Writes the gradient with respect to every parameter into `gradient`.
 
         Args:
             outputs: Losses (0-dim), or outputs of the modules, of any shapes.
             output_gradients: The gradient of the loss with respect to each output, of the same shapes. None: the
                 outputs are losses.
+            write_gradient: Writes the gradient by hand, from `output_gradients`; see `PairedMlps`. None: autograd
+                computes it.
 
         Returns:
-            `vector.grad`, `[P]`; overwritten by the next call.
+            `gradient`, `[P]`; overwritten by the next call.
         """
+        if write_gradient is not None:
+            assert output_gradients is not None
+            write_gradient(*output_gradients)
+            return self.gradient
         losses = outputs
         if output_gradients is not None:
             loss: Tensor = _Differentiated.apply(*outputs, *output_gradients)  # type: ignore[no-untyped-call]  # torch's
             losses = [loss]
         gradients = torch.autograd.grad(losses, self._parameters, allow_unused=True, materialize_grads=True)
+        return self._joined(gradients, out=self.gradient)
+
+    @property
+    def gradient(self) -> Tensor:
+        """The gradient of `vector`, `[P]`. It stays the same tensor, with zeros between the parameters."""
         assert self.vector.grad is not None  # set by the constructor
-        return self._joined(gradients, out=self.vector.grad)
+        return self.vector.grad
+
+    def gradient_of(self, parameter: Tensor) -> Tensor:
+        """Returns the gradient of one parameter as a view of `gradient`, of its shape."""
+        start = self._offset_of(parameter)
+        return self.gradient[start : start + parameter.numel()].view(parameter.shape)
+
+    def side_by_side(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns two parameters of one shape, and their gradients, as views `[2, *shape]` of the vectors.
+
+        Args:
+            first: A parameter.
+            second: A later parameter of the same shape.
+        """
+        start, shape = self._offset_of(first), (2, *first.shape)
+        strides = (self._offset_of(second) - start, *first.stride())
+        return self.vector.data.as_strided(shape, strides, start), self.gradient.as_strided(shape, strides, start)
+
+    def _offset_of(self, parameter: Tensor) -> int:
+        return next(offset for own, offset in zip(self._parameters, self._offsets, strict=True) if own is parameter)
 
     def packed(self, vector: Tensor) -> Tensor:
         """Returns a vector like `vector` without the zeros between the parameters: `[P]` -> `[n]`."""
@@ -207,8 +244,7 @@ class FlatParameters:
         Returns:
             The norm before clipping, 0-dim.
         """
-        assert self.vector.grad is not None
-        gradient = self.vector.grad[self._slices[module_name]]
+        gradient = self.gradient[self._slices[module_name]]
         norm: Tensor = torch.linalg.vector_norm(gradient)
         # 1e-6 as in torch.nn.utils.clip_grad_norm_: it keeps a norm of 0 from dividing
         gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))

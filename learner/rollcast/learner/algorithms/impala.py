@@ -59,6 +59,7 @@ class Impala(OnePolicy[ImpalaSettings]):
         self._policy = self._networks.policy
         self._rewards = RewardScaling(settings, device)
         self._descent = Descent(self._networks.by_name, self._optimizer, max_grad_norm=settings.max_grad_norm)
+        self._networks.pair(self._descent.parameters)
         self._watch = watch_of(settings, device)
         self._schedules = settings.schedules()
         self._parts = {**self._networks.by_name, "optimizer": self._descent, **self._rewards.parts}
@@ -113,8 +114,14 @@ class Impala(OnePolicy[ImpalaSettings]):
             value_cost=settings.value_cost,
             entropy_cost=now["entropy_cost"],
         )
-        own = (loss.policy.detach(), loss.value.detach(), loss.entropy.detach())
-        terms, norms = self._descent.backward([loss.total], own, count=count, reduction=self._reduction)
+        terms, norms = self._descent.backward(
+            [forward.log_prob, forward.entropy, value],
+            [loss.policy, loss.value, loss.entropy],
+            output_gradients=loss.gradients,
+            write_gradient=forward.write_gradient,
+            count=count,
+            reduction=self._reduction,
+        )
         self._watch.observe(*terms, *norms)
         self._descent.step(now["learning_rate"])
         return {
@@ -134,21 +141,24 @@ class Impala(OnePolicy[ImpalaSettings]):
 
 
 class ImpalaLoss(NamedTuple):
-    """The loss of a batch and its three terms, each 0-dim and with its autograd graph.
+    """The three terms of a batch's loss, each 0-dim, and the gradient of the loss.
+
+    The loss is policy + value_cost * value - entropy_cost * entropy.
 
     Attributes:
-        total: policy + value_cost * value - entropy_cost * entropy.
         policy: The policy gradient's term.
         value: Half the critic's squared error.
         entropy: The policy's mean entropy in nats.
+        gradients: The gradients of the loss with respect to `log_prob`, `entropy` and `value`, each float32 `[N]`.
     """
 
-    total: Tensor
     policy: Tensor
     value: Tensor
     entropy: Tensor
+    gradients: tuple[Tensor, Tensor, Tensor]
 
 
+@torch.no_grad()
 def impala_loss(
     *,
     log_prob: Tensor,
@@ -168,7 +178,7 @@ def impala_loss(
                          + value_cost (V(x_t) - v_t)^2 / 2
                          - entropy_cost H(pi(. | x_t)) ]
 
-    Section 4.2 of the paper gives the gradient of each of the three terms.
+    Section 4.2 of the paper gives the gradient of each of the three terms. No graph is made.
 
     Args:
         log_prob: float32 `[N]`, log pi(a_t | x_t) of the policy in training.
@@ -181,8 +191,10 @@ def impala_loss(
         entropy_cost: Weight of the entropy bonus.
     """
     error = value - target
-    policy_loss = -torch.dot(weight * advantage, log_prob)
-    value_loss = 0.5 * torch.dot(weight * error, error)
-    mean_entropy = torch.dot(weight, entropy)
-    total = policy_loss + value_cost * value_loss - entropy_cost * mean_entropy
-    return ImpalaLoss(total, policy_loss, value_loss, mean_entropy)
+    weighted_error, of_log_prob = weight * error, weight * -advantage
+    return ImpalaLoss(
+        policy=torch.dot(of_log_prob, log_prob),
+        value=0.5 * torch.dot(weighted_error, error),
+        entropy=torch.dot(weight, entropy),
+        gradients=(of_log_prob, weight * -entropy_cost, weighted_error * value_cost),
+    )

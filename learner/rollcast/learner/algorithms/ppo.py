@@ -165,6 +165,7 @@ class ClippedSurrogate:
         beta1, beta2 = settings.adam_beta1, settings.adam_beta2
         optimizer = adam(settings.learning_rate, beta1=beta1, beta2=beta2, epsilon=settings.optimizer_epsilon)
         self._descent = Descent(networks.by_name, optimizer, max_grad_norm=settings.max_grad_norm)
+        networks.pair(self._descent.parameters)
         self._generator = torch.Generator(device=self._descent.parameters.vector.device).manual_seed(seed)
         self.parts: Mapping[str, StatePart] = {"optimizer": self._descent, "generator": self._generator}
         self.ends_early: Callable[[], bool] = lambda: False
@@ -237,12 +238,12 @@ class ClippedSurrogate:
         advantage = steps.advantage
         if settings.normalize_advantages:
             advantage = normalized(advantage, weight, count=count, reduction=reduction)
-        log_prob, entropy, value = self._networks.evaluate(steps)
+        forward = self._networks.evaluate(steps)
         loss = ppo_loss(
-            log_prob=log_prob,
+            log_prob=forward.log_prob,
             acted_log_prob=steps.log_prob,
-            entropy=entropy,
-            value=value,
+            entropy=forward.entropy,
+            value=forward.values,
             acted_value=steps.value,
             target=steps.target,
             advantage=advantage,
@@ -253,9 +254,13 @@ class ClippedSurrogate:
             entropy_cost=now["entropy_cost"],
             max_ratio=self._max_ratio,
         )
-        own = (loss.policy.detach(), loss.value.detach(), loss.entropy.detach(), loss.approx_kl, loss.clip_fraction)
         (*terms, approx_kl, clip_fraction), norms = self._descent.backward(
-            [loss.total], own, count=count, reduction=reduction
+            [forward.log_prob, forward.entropy, forward.values],
+            [loss.policy, loss.value, loss.entropy, loss.approx_kl, loss.clip_fraction],
+            output_gradients=loss.gradients,
+            write_gradient=forward.write_gradient,
+            count=count,
+            reduction=reduction,
         )
         self._watch.observe(*terms, *norms)
         self._descent.step(now["learning_rate"])

@@ -11,25 +11,28 @@ from torch import Tensor
 
 
 class PpoLoss(NamedTuple):
-    """The loss of a minibatch, its three terms, and the policy's change; each 0-dim.
+    """The terms of a minibatch's loss and the policy's change, each 0-dim; and the gradient of the loss.
+
+    The loss is policy + value_cost * value - entropy_cost * entropy.
 
     Attributes:
-        total: policy + value_cost * value - entropy_cost * entropy.
         policy: The clipped surrogate's term.
         value: Half the critic's squared error.
         entropy: The policy's mean entropy in nats.
-        approx_kl: An estimate of KL(policy that acted || policy in training) in nats, without graph.
-        clip_fraction: The share of steps whose importance weight is outside the clip range, without graph.
+        approx_kl: An estimate of KL(policy that acted || policy in training) in nats.
+        clip_fraction: The share of steps whose importance weight is outside the clip range.
+        gradients: The gradients of the loss with respect to `log_prob`, `entropy` and `value`, each float32 `[N]`.
     """
 
-    total: Tensor
     policy: Tensor
     value: Tensor
     entropy: Tensor
     approx_kl: Tensor
     clip_fraction: Tensor
+    gradients: tuple[Tensor, Tensor, Tensor]
 
 
+@torch.no_grad()
 def ppo_loss(
     *,
     log_prob: Tensor,
@@ -46,7 +49,7 @@ def ppo_loss(
     entropy_cost: Tensor | float,
     max_ratio: float = math.inf,
 ) -> PpoLoss:
-    """Computes the loss of N steps.
+    """Computes the loss of N steps, and its gradient by hand, which takes half of autograd's time.
 
     With the importance weight rho_t = pi(a_t | x_t) / mu(a_t | x_t) of the policy mu that acted:
 
@@ -62,7 +65,7 @@ def ppo_loss(
     negative advantages, the clip alone does not bound the loss (Ye et al. 2020, "Mastering Complex Control in MOBA
     Games with Deep Reinforcement Learning", https://arxiv.org/abs/1912.09729, equation 5).
 
-    `approx_kl` is the mean of `kl_estimate`.
+    `approx_kl` is the mean of `kl_estimate`. No graph is made.
 
     Args:
         log_prob: float32 `[N]`, log pi(a_t | x_t) of the policy in training.
@@ -80,24 +83,38 @@ def ppo_loss(
         max_ratio: A bound above 1 + clip_range; inf: no bound, as in PPO's paper.
     """
     # The ratio may overflow on a row without weight, such as padding, and infinity times 0 is NaN.
-    log_rho = torch.where(weight > 0.0, log_prob - acted_log_prob, 0.0)
-    log_rho = log_rho.clamp(max=math.log(max_ratio))
+    unbounded_log_rho = torch.where(weight > 0.0, log_prob - acted_log_prob, 0.0)
+    log_rho = unbounded_log_rho.clamp(max=math.log(max_ratio))
     rho = log_rho.exp()
     # torch's types allow floats or tensors, but not either.
     clipped = rho.clamp(1.0 - clip_range, 1.0 + clip_range)  # type: ignore[arg-type]
-    surrogate = torch.minimum(rho * advantage, clipped * advantage)
-    squared_error = (value - target).square()
+    free, bound = rho * advantage, clipped * advantage
+    # The other steps are at a bound, where the loss does not change.
+    learns = free <= bound
+    if max_ratio < math.inf:
+        learns &= unbounded_log_rho <= log_rho
+    error = value - target
+    weighted_error = weight * error
+    value_loss = torch.dot(weighted_error, error)
     if clip_range_value is not None:
-        near = acted_value + (value - acted_value).clamp(-clip_range_value, clip_range_value)
-        squared_error = torch.maximum(squared_error, (near - target).square())
-    policy_loss = -torch.dot(weight, surrogate)
-    value_loss = 0.5 * torch.dot(weight, squared_error)
-    mean_entropy = torch.dot(weight, entropy)
-    with torch.no_grad():
-        approx_kl = torch.dot(weight, kl_estimate(log_rho))
-        clip_fraction = torch.dot(weight, ((rho - 1.0).abs() > clip_range).to(weight.dtype))
-    total = policy_loss + value_cost * value_loss - entropy_cost * mean_entropy
-    return PpoLoss(total, policy_loss, value_loss, mean_entropy, approx_kl, clip_fraction)
+        near_error = acted_value + (value - acted_value).clamp(-clip_range_value, clip_range_value) - target
+        is_near_larger = near_error.abs() > error.abs()
+        # The clipped value is constant where its error is the larger one.
+        weighted_error.masked_fill_(is_near_larger, 0.0)
+        value_loss = torch.dot(weight, torch.where(is_near_larger, near_error, error).square())
+    distance = rho - 1.0
+    return PpoLoss(
+        policy=-torch.dot(weight, torch.minimum(free, bound)),
+        value=0.5 * value_loss,
+        entropy=torch.dot(weight, entropy),
+        approx_kl=torch.dot(weight, distance - log_rho),
+        clip_fraction=torch.dot(weight, (distance.abs() > clip_range).to(weight.dtype)),
+        gradients=(
+            (weight * free).mul_(learns).neg_(),
+            weight * -entropy_cost,
+            weighted_error * value_cost,
+        ),
+    )
 
 
 def kl_estimate(log_rho: Tensor) -> Tensor:

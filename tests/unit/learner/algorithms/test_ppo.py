@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rollcast.learner.algorithms.ppo import Ppo
-from rollcast.learner.algorithms.ppo_loss import PpoLoss, ppo_loss
+from rollcast.learner.algorithms.ppo_loss import ppo_loss
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from tests.actor_critics import log_prob_of, make_ppo, on_policy_batch
@@ -113,8 +113,8 @@ def test_approx_kl_is_that_of_the_last_pass():
 N = 7
 
 
-def arguments(**given: object) -> dict[str, object]:
-    rng = torch.Generator().manual_seed(0)
+def arguments(seed: int = 0, **given: object) -> dict[str, object]:
+    rng = torch.Generator().manual_seed(seed)
 
     def normal(scale: float = 1.0) -> torch.Tensor:
         return scale * torch.randn(N, generator=rng)
@@ -136,41 +136,46 @@ def arguments(**given: object) -> dict[str, object]:
     }
 
 
-def brute_force(given: dict[str, object]) -> PpoLoss:
-    """Equations 7 and 9, step by step, in Python's own numbers."""
-    columns = {name: value.tolist() for name, value in given.items() if isinstance(value, torch.Tensor)}
+def brute_force(given: dict[str, object]) -> tuple[torch.Tensor, ...]:
+    """Equations 7 and 9, step by step: the terms, and autograd's gradients of the loss."""
+    columns = {
+        name: value.double().requires_grad_(name in ("log_prob", "entropy", "value"))
+        for name, value in given.items()
+        if isinstance(value, torch.Tensor)
+    }
     clip, clip_value = given["clip_range"], given["clip_range_value"]
-    policy = value = entropy = kl = clipped = 0.0
+    policy = value = entropy = kl = clipped = torch.zeros((), dtype=torch.float64)
     for i, weight in enumerate(columns["weight"]):
         log_rho = columns["log_prob"][i] - columns["acted_log_prob"][i]
-        log_rho = min(log_rho, math.log(given.get("max_ratio", math.inf)))
-        rho, advantage = math.exp(log_rho), columns["advantage"][i]
-        bounded = min(max(rho, 1 - clip), 1 + clip)
-        policy -= weight * min(rho * advantage, bounded * advantage)
+        log_rho = log_rho.clamp(max=math.log(given.get("max_ratio", math.inf)))
+        rho, advantage = log_rho.exp(), columns["advantage"][i]
+        policy = policy - weight * torch.minimum(rho * advantage, rho.clamp(1 - clip, 1 + clip) * advantage)
         error = (columns["value"][i] - columns["target"][i]) ** 2
         if clip_value is not None:
-            move = min(max(columns["value"][i] - columns["acted_value"][i], -clip_value), clip_value)
-            error = max(error, (columns["acted_value"][i] + move - columns["target"][i]) ** 2)
-        value += 0.5 * weight * error
-        entropy += weight * columns["entropy"][i]
-        kl += weight * (rho - 1 - log_rho)
-        clipped += weight * (abs(rho - 1) > clip)
+            move = (columns["value"][i] - columns["acted_value"][i]).clamp(-clip_value, clip_value)
+            error = torch.maximum(error, (columns["acted_value"][i] + move - columns["target"][i]) ** 2)
+        value = value + 0.5 * weight * error
+        entropy = entropy + weight * columns["entropy"][i]
+        kl = kl + weight * (rho - 1 - log_rho)
+        clipped = clipped + weight * ((rho - 1).abs() > clip)
     total = policy + given["value_cost"] * value - given["entropy_cost"] * entropy
-    return PpoLoss(*map(torch.tensor, (total, policy, value, entropy, kl, clipped)))
+    gradients = torch.autograd.grad(total, [columns[name] for name in ("log_prob", "entropy", "value")])
+    return policy, value, entropy, kl, clipped, *gradients
 
 
 @pytest.mark.parametrize("more", [{}, {"clip_range_value": 0.1}, {"max_ratio": 1.3}])
-def test_loss_is_that_of_a_loop_over_steps(more: dict[str, float]):
-    given = arguments(**more)
-    for computed, expected in zip(ppo_loss(**given), brute_force(given), strict=True):
-        torch.testing.assert_close(computed, expected, check_dtype=False)
+@pytest.mark.parametrize("seed", range(5))
+def test_loss_and_its_gradient_are_those_of_a_loop_over_steps(more: dict[str, float], seed: int):
+    given = arguments(seed, **more)
+    *terms, gradients = ppo_loss(**given)
+    for computed, expected in zip((*terms, *gradients), brute_force(given), strict=True):
+        torch.testing.assert_close(computed, expected.detach().float(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("log_rho", "moves"), [(0.5, True), (1.5, False), (500.0, False)])
 def test_bound_of_the_ratio_holds_where_the_clip_has_none(log_rho: float, moves: bool):
-    log_prob = torch.full((N,), log_rho, requires_grad=True)
+    log_prob = torch.full((N,), log_rho)
     given = arguments(log_prob=log_prob, acted_log_prob=torch.zeros(N), advantage=torch.full((N,), -1.0), max_ratio=3.0)
-    loss = ppo_loss(**given)
-    (gradient,) = torch.autograd.grad(loss.policy, log_prob)
+    *terms, (gradient, _, _) = ppo_loss(**given)
     assert bool((gradient != 0.0).any()) is moves
-    assert all(value.isfinite() for value in loss)
+    assert all(value.isfinite() for value in terms)
