@@ -35,6 +35,8 @@ _UNHURRIED_S: Final = 0.5
 _LOOK_S: Final = 1.0
 # Seconds for the learner's answer to the opening. The learner answers at once, unless one of the two messages is lost.
 _OPEN_TIMEOUT_S: Final = 15.0
+# The same for an actor's stream: the learner may wait 10 s for an older one, and after 15 s the actor opens another.
+_ACTOR_TIMEOUT_S: Final = 12.0
 
 
 class _Waiting(NamedTuple):
@@ -50,7 +52,7 @@ class BundleLink:
 
     Invariant: the parts of one actor's stream are sent in the order of the calls. No other message comes between the
     messages of one `send`. A stream that has received an error, or the end of training, is dropped and gets no further
-    answer.
+    answer. If the learner answers nothing while it owes the answer to an opening, a message was lost: the link ends.
 
     Args:
         channel: The channel to the learner.
@@ -79,6 +81,9 @@ class BundleLink:
         self._closed = False
         self._is_open = False
         self._opens_by = time.monotonic() + _OPEN_TIMEOUT_S
+        # the streams whose opening was sent and not answered, and since when the learner has owed and said nothing
+        self._unanswered: set[int] = set()
+        self._silent_since = 0.0
         self._is_unanswered = False
         self._cancelled = False
         self.n_bundles = 0
@@ -152,6 +157,7 @@ class BundleLink:
         if refusal is not None:
             end.status = error_to_status(refusal).SerializeToString()
         with self._changed:
+            self._unanswered.discard(number)
             if self._answers.pop(number, None) is not None and not self._closed:
                 self._queue(_Waiting(relay_pb2.UpwardPart(stream=number, ended=end)))
 
@@ -184,9 +190,10 @@ class BundleLink:
                     f"{_METHOD}; install the same rollcast on both sides"
                 ) from error
             if self._is_unanswered:
+                timeout_s = _ACTOR_TIMEOUT_S if self._is_open else _OPEN_TIMEOUT_S
                 raise NotReadyError(
-                    f"the learner at {self._target} has not answered a relay within {_OPEN_TIMEOUT_S:.0f} s; expected "
-                    "an answer at once; a message was lost: reconnect with backoff"
+                    f"the learner at {self._target} has not answered a relay within {timeout_s:.0f} s; expected an "
+                    "answer at once; a message was lost: reconnect with backoff"
                 ) from error
             if not self._cancelled:
                 raise error_from_rpc(error, self._target) from error
@@ -197,6 +204,7 @@ class BundleLink:
 
     def take(self, response: relay_pb2.StreamBundlesResponse) -> None:
         """Delivers the learner's answers. Only the thread in `run` calls it."""
+        self._silent_since = time.monotonic()
         for part in response.parts:
             self._hand_on(part)
 
@@ -227,6 +235,7 @@ class BundleLink:
         else:
             answer, is_last = error_from_status(part.status, self._target), True
         with self._changed:
+            self._unanswered.discard(part.stream)
             if part.stream == self._awaited:
                 self._awaited = None
                 if self._parts:
@@ -259,7 +268,7 @@ class BundleLink:
             while not self._parts:
                 if self._closed:
                     return []
-                if not self._is_open and time.monotonic() >= self._opens_by:
+                if time.monotonic() >= self._answers_by():
                     self._is_unanswered = True
                     return []
                 self._changed.wait(_LOOK_S)
@@ -274,6 +283,9 @@ class BundleLink:
                     break
                 parts.append(part)
                 self._parts.popleft()
+                if part.HasField("open") and part.stream in self._answers:
+                    self._silent_since = self._silent_since if self._unanswered else time.monotonic()
+                    self._unanswered.add(part.stream)
                 n_bytes += n_next
                 self._awaited = part.stream if is_rollout else self._awaited
             self._n_bytes -= n_bytes
@@ -293,6 +305,12 @@ class BundleLink:
         self._n_bytes += waiting.n_bytes
         if self._leaves_at() < before:
             self._changed.notify_all()
+
+    def _answers_by(self) -> float:
+        """Returns the time at which the learner must have answered. Called with the lock held."""
+        if not self._is_open:
+            return self._opens_by
+        return self._silent_since + _ACTOR_TIMEOUT_S if self._unanswered else math.inf
 
     def _leaves_at(self) -> float:
         """Returns the time at which the waiting parts are due. Called with the lock held."""

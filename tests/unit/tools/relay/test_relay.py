@@ -379,6 +379,33 @@ def test_a_relay_whose_opening_is_not_answered_opens_another_stream(monkeypatch:
     assert n_asked == 2
 
 
+def test_a_relay_whose_actor_gets_no_answer_opens_another_stream(monkeypatch: pytest.MonkeyPatch, learner: Learner):
+    """As after damage to a length: the learner waits for the rest of a message, and the connection answers pings."""
+    skew_s = 0.0
+    monkeypatch.setattr(bundle_link, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + skew_s))
+    open_bundled, is_over, n_opened = learner.intake.open_bundled, threading.Event(), 0
+
+    def open_the_second(*actor: object, **options: object) -> object:
+        nonlocal n_opened
+        n_opened += 1
+        if n_opened == 1:
+            is_over.wait()
+        return open_bundled(*actor, **options)
+
+    monkeypatch.setattr(learner.intake, "open_bundled", open_the_second)
+    with relaying(learner.address) as relay:
+        try:
+            with streaming(relay.address):
+                wait_until(lambda: n_opened == 1, "the actor's stream")
+                skew_s = 12.0
+                wait_until(lambda: not relay.link.is_open, "the end of the relay's stream")
+            wait_until(lambda: relay.link.is_open, "another stream")
+            with streaming(relay.address) as uplink:
+                assert send(uplink, "a", 2).acknowledged_sequence == 2
+        finally:
+            is_over.set()
+
+
 def test_a_relay_without_a_learner_says_so_once_and_gives_up_in_time(caplog: pytest.LogCaptureFixture):
     address = f"127.0.0.1:{free_port()}"
     with (
