@@ -204,7 +204,7 @@ class ServedDistributedActors(DistributedActors):
         inventory = durable.open(header, self._log_before)
         self._actors_before = inventory.actors(self._actors_before)
         # The killed learner may have published versions that no checkpoint has: rollouts by them are recovered, too.
-        self._versions_before = max(self._versions_before, inventory.policy_version)
+        self._versions_before = self._serving.newest_version(max(self._versions_before, inventory.policy_version))
         self._keeps_newer = self._versions_before > 0
 
     def _destination(self) -> RolloutDestination:

@@ -1,6 +1,6 @@
 """The options of all kinds of served actors: local processes, containers, and actors that dial in."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rollcast.learner.devices.copier import Copier
@@ -54,6 +54,7 @@ class ServingOptions:
         announcement: A file that tells other machines the server's address; None: no file. For one address only.
         evaluations: Sends work to evaluators and takes their reports. Local processes then include an evaluator. None:
             the learner evaluates no policy, and refuses evaluators.
+        newest_version: Returns the newest policy version of all learners of a durable run, from this learner's.
         assignment: Assigns actors to the learners of the run, if it has several, or to ingest processes.
     """
 
@@ -76,6 +77,7 @@ class ServingOptions:
     destination: RolloutDestination | None = None
     durable: DurableRollouts | None = None
     evaluations: Evaluations | None = None
+    newest_version: Callable[[int], int] = int
     assignment: ActorAssignment = ONE_LEARNER
 
     def assembles_ahead(self, copier: Copier, *, n_substeps: int) -> bool:

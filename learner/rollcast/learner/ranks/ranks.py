@@ -125,6 +125,17 @@ class Ranks:
         self.group.tell(name, text)
         return text
 
+    def newest_version(self, version: int) -> int:
+        """Returns the newest policy version of all ranks, because a killed rank may have published more than another.
+
+        Args:
+            version: The newest version that this rank knows.
+
+        Raises:
+            RankLostError: Another rank is gone, or has not answered in time.
+        """
+        return int(self.group.gather(torch.tensor([version]), "the newest policy version of all ranks").max())
+
     def tell_run(self, run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> None:
         """Tells the other ranks the folder of the run, and the checkpoint from which it continues. For rank 0."""
         path = None if checkpoint is None else str(checkpoint[0].resolve())

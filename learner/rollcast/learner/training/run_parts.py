@@ -331,6 +331,7 @@ def serving_options(
         assemble_ahead=None if settings.batch_ahead == "auto" else settings.batch_ahead == "on",
         durable=durable,
         evaluations=evaluations,
+        newest_version=ranks.newest_version,
         assignment=ranks.assignment,
     )
 

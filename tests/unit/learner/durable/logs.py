@@ -41,13 +41,13 @@ def append(log: RolloutLog, rollout: Rollout, is_active: Callable[[], bool] = al
     return log.append(entry_of(rollout), payload_of(rollout), is_active=is_active)
 
 
-def write_log(folder: Path, sequences: Sequence[int], **options: Any) -> None:
+def write_log(folder: Path, sequences: Sequence[int], *, policy_version: int = 1, **options: Any) -> None:
     """A log with these rollouts of actor `a`."""
     folder.mkdir(exist_ok=True)
     inventory = take_inventory(folder, HEADER, NOTHING)
     log = open_log(folder, inventory, **options)
     for sequence in sequences:
-        assert append(log, make_rollout(sequence=sequence))
+        assert append(log, make_rollout(sequence=sequence, policy_version=policy_version))
     log.close()
 
 

@@ -3,10 +3,12 @@
 import json
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.actors.remote import RemoteDistributedActors
@@ -15,12 +17,14 @@ from rollcast.learner.durable.records import N_MARKER
 from rollcast.learner.durable.rollouts import DurableRollouts, refuse_leftovers
 from rollcast.learner.experience.experience import FreshExperience
 from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.ranks.ranks import Ranks
 from rollcast.services.errors import ConfigurationError, NotReadyError
 from rollcast.services.policies.policies import PolicySpec
 from tests.dialled import DialledActor
 from tests.rollouts import CARTPOLE_LIKE
 from tests.unit.learner.checkpoints.resumable_runs import settings_for, train
-from tests.unit.learner.durable.logs import HEADER
+from tests.unit.learner.durable.logs import HEADER, write_log
+from tests.unit.learner.ranks.boards import AtTable, Table
 
 pytestmark = pytest.mark.slow
 
@@ -221,3 +225,24 @@ def test_nobody_is_promised_what_cannot_be_kept(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="--durable with --actor-kind sequential; expected subprocess"):
         train(settings_for(tmp_path / "run", "impala", "--durable"))
     assert not (tmp_path / "run").exists()
+
+
+def test_ranks_go_on_with_one_policy_version_whatever_their_logs_have(tmp_path: Path):
+    """A rank may have published, and played with, more versions than another when both are killed."""
+    table = Table(2)
+    for rank in range(2):
+        write_log(tmp_path / str(rank), [1], policy_version=9 if rank else 4)
+
+    def serve(rank: int) -> int:
+        ranks = Ranks(
+            AtTable(table, rank),
+            torch.device("cpu"),
+            n_local_ranks=2,
+            data_timeout_s=1.0,
+            check_updates=1,
+            advertised_host="",
+        )
+        return Learner(tmp_path / str(rank), newest_version=ranks.newest_version).actors.policy_version
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(serve, range(2))) == [10, 10]

@@ -1,6 +1,11 @@
-"""The board of several ranks in the memory of one process, for tests."""
+"""The board and the table of several ranks in the memory of one process, for tests."""
+
+import threading
+
+import torch
 
 from rollcast.learner.ranks.group import Group
+from tests.processes import DEADLINE_S
 
 
 class BoardInMemory(Group):
@@ -21,3 +26,22 @@ class BoardInMemory(Group):
         text = self.noted(f"{name}/{rank}")
         assert text is not None, f"nobody has told {what}, and {timeout_s} s would pass"
         return text
+
+
+class Table:
+    """A table on which the ranks of a test, each in a thread, lay what they have."""
+
+    def __init__(self, n_ranks: int) -> None:
+        self.n_ranks = n_ranks
+        self.rows = [torch.empty(0)] * n_ranks
+        self.barrier = threading.Barrier(n_ranks)
+
+
+class AtTable(Group):
+    def __init__(self, table: Table, rank: int) -> None:
+        self.table, self.rank, self.n_ranks = table, rank, table.n_ranks
+
+    def gather(self, values: torch.Tensor, what: str) -> torch.Tensor:
+        self.table.rows[self.rank] = values
+        self.table.barrier.wait(DEADLINE_S)
+        return torch.stack(self.table.rows)

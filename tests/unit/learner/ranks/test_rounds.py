@@ -1,4 +1,3 @@
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,31 +8,11 @@ import torch
 
 from rollcast.actor.policies.exploration import EPSILONS
 from rollcast.learner.ranks.equal_policies import policy_digest
-from rollcast.learner.ranks.group import Group
 from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.ranks.rounds import MAX_RETURNS, RankRounds, RankState, Round
 from rollcast.services.errors import ConfigurationError, RankLostError, RollcastError
 from tests.processes import DEADLINE_S
-from tests.unit.learner.ranks.boards import BoardInMemory
-
-
-class Table:
-    """A table on which the ranks of a test, each in a thread, lay what they have."""
-
-    def __init__(self, n_ranks: int) -> None:
-        self.n_ranks = n_ranks
-        self.rows = [torch.empty(0)] * n_ranks
-        self.barrier = threading.Barrier(n_ranks)
-
-
-class AtTable(Group):
-    def __init__(self, table: Table, rank: int) -> None:
-        self.table, self.rank, self.n_ranks = table, rank, table.n_ranks
-
-    def gather(self, values: torch.Tensor, what: str) -> torch.Tensor:
-        self.table.rows[self.rank] = values
-        self.table.barrier.wait(DEADLINE_S)
-        return torch.stack(self.table.rows)
+from tests.unit.learner.ranks.boards import AtTable, BoardInMemory, Table
 
 
 def agreed(*states: RankState) -> Round:
