@@ -11,6 +11,7 @@ from typing import Final
 
 from tests.chaos.container_run import run_container_chaos
 from tests.chaos.learner_run import run_learner_chaos
+from tests.chaos.ranks_run import run_rank_chaos
 from tests.chaos.report import Report, summary
 from tests.chaos.run import run_chaos
 
@@ -25,6 +26,8 @@ _SUITES: Final[dict[str, tuple[int, int]]] = {
     "sac-durable": (80, 25),
     "containers": (0, 30),
     "games": (80, 10),
+    "relays": (70, 20),
+    "ranks": (40, 20),
 }
 # Beyond every deadline of a run itself: what hangs then is the harness, and its stacks tell where.
 _WATCHDOG_S_PER_FAULT = 60.0
@@ -85,6 +88,22 @@ def _run(suite: str, folder: Path, n_actor_faults: int, n_learner_faults: int, o
             n_client_faults=of_clients,
             **common | {"n_actors": 2},
         )
+    if suite == "relays":
+        # half of them upon relays
+        of_relays = n_actor_faults // 2
+        return run_learner_chaos(
+            folder,
+            algorithm="impala",
+            durable=True,
+            n_actor_faults=n_actor_faults - of_relays,
+            n_learner_faults=n_learner_faults,
+            n_relays=2,
+            n_relay_faults=of_relays,
+            only=("learner_kill", "learner_term", "learner_freeze"),
+            **common,
+        )
+    if suite == "ranks":
+        return run_rank_chaos(folder, n_rank_faults=n_learner_faults, n_actor_faults=n_actor_faults, **common)
     if suite == "containers":
         return run_container_chaos(folder, n_faults=n_actor_faults + n_learner_faults, **common)
     return run_learner_chaos(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from tests.chaos.processes import SupervisedProcess
-from tests.chaos.proxy import NetworkFault, Proxy
+from tests.chaos.proxy import NetworkFault, Proxy, Ways
 
 ProcessFault = Literal["kill", "terminate", "freeze"]
 Kind = Literal[ProcessFault, NetworkFault]
@@ -75,7 +75,7 @@ class Fault:
     def __str__(self) -> str:
         return f"{self.kind} for {self.seconds:g} s" if self.seconds else self.kind
 
-    def inject(self, victim: SupervisedProcess, proxy: Proxy, stop: threading.Event) -> None:
+    def inject(self, victim: SupervisedProcess, proxy: Proxy | Ways, stop: threading.Event) -> None:
         """Injects the fault, and ends it if it lasts; `stop` ends it early."""
         match self.kind:
             case "kill":

@@ -4,7 +4,7 @@ import contextlib
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.chaos.processes import start_logged
@@ -23,23 +23,36 @@ class LearnerProcess:
         folder: The folder for its log and for the record of what it has learnt from.
         options: Options of `rollcast learner`, besides address and folder.
         variables: Variables of its environment, besides this process's.
+        name: Its name, for its log, its record and its thread.
+        port: Its port; None: any free port.
+        may_end_with: The exit codes with which it may end by itself.
     """
 
     def __init__(
-        self, folder: Path, run_dir: Path, options: Mapping[str, object], variables: Mapping[str, str]
+        self,
+        folder: Path,
+        run_dir: Path,
+        options: Mapping[str, object],
+        variables: Mapping[str, str],
+        *,
+        name: str = "learner",
+        port: int | None = None,
+        may_end_with: Sequence[int] = (),
     ) -> None:
-        self.port = free_port()
+        self.name = name
+        self.port = free_port() if port is None else port
         self.run_dir = run_dir
-        self.record = folder / "learner.record"
-        self.log = folder / "learner.log"
+        self.record = folder / f"{name}.record"
+        self.log = folder / f"{name}.log"
         self.failures: list[str] = []
         self.n_starts = 0
         self._options = {"--address": f"127.0.0.1:{self.port}", "--run-dir": run_dir, **options}
         self._variables = dict(variables)
+        self._may_end_with = may_end_with
         self._closing = threading.Event()
         self._lock = threading.Lock()  # guards the process: it is not started and signalled at once
         self._process = self._start()
-        self._thread = threading.Thread(target=self._supervise, name="chaos-supervisor-learner", daemon=True)
+        self._thread = threading.Thread(target=self._supervise, name=f"chaos-supervisor-{name}", daemon=True)
         self._thread.start()
 
     @property
@@ -81,12 +94,13 @@ class LearnerProcess:
         try:
             code = self._process.wait(_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self.failures.append(f"the learner has not ended {_END_TIMEOUT_S:.0f} s after signal {number}")
+            self.failures.append(f"{self.name} has not ended {_END_TIMEOUT_S:.0f} s after signal {number}")
             self._process.kill()
             self._process.wait(_END_TIMEOUT_S)
             return
-        if code != (0 if number == signal.SIGTERM else -number):
-            self.failures.append(f"the learner ended with {code} after signal {number}:\n{self._tail()}")
+        # what may end it by itself may be quicker than SIGTERM
+        if code not in ((0, *self._may_end_with) if number == signal.SIGTERM else (-number, *self._may_end_with)):
+            self.failures.append(f"{self.name} ended with {code} after signal {number}:\n{self._tail()}")
 
     def _start(self) -> ForkedProcess | subprocess.Popen[bytes]:
         options = [str(part) for pair in self._options.items() for part in pair if part != ""]
@@ -98,7 +112,8 @@ class LearnerProcess:
             with self._lock:
                 code = self._process.poll()
                 if code is not None:
-                    self.failures.append(f"the learner ended by itself, with {code}:\n{self._tail()}")
+                    if code not in self._may_end_with:
+                        self.failures.append(f"{self.name} ended by itself, with {code}:\n{self._tail()}")
                     self._process = self._start()
 
     def _tail(self) -> str:

@@ -17,13 +17,16 @@ from tests.chaos.games import GAMES, read_given
 from tests.chaos.learner_faults import LEARNER_KINDS, LOG_KINDS, LearnerKind, Scene, draw_learner_faults
 from tests.chaos.learner_process import LearnerProcess
 from tests.chaos.lineage import Lineage
-from tests.chaos.processes import SupervisedActor, SupervisedClient
-from tests.chaos.proxy import Proxy
+from tests.chaos.policies import find_wrong, read_policies
+from tests.chaos.processes import SupervisedActor, SupervisedClient, SupervisedRelay
+from tests.chaos.proxy import Proxy, Ways
+from tests.chaos.ranks import RankLineages
 from tests.chaos.report import Report
 from tests.chaos.run import (
     NEW_ROLLOUTS,
     ActorAssault,
     ClientAssault,
+    ProcessAssault,
     acknowledged_to,
     encoding_of,
     end_all,
@@ -87,11 +90,13 @@ def run_learner_chaos(
     n_actors: int = 3,
     n_clients: int = 0,
     n_client_faults: int = 0,
+    n_relays: int = 0,
+    n_relay_faults: int = 0,
     seed: int = 0,
     short: bool = False,
     only: Sequence[LearnerKind] = (),
 ) -> Report:
-    """Injects faults into a learner under load, into its actors and their clients, and checks the results.
+    """Injects faults into a learner under load, its actors, and their clients or relays, and checks the results.
 
     Args:
         folder: The folder for logs, ledgers and the run; it has none yet.
@@ -99,6 +104,8 @@ def run_learner_chaos(
         n_actor_faults: The number of faults of actors and their connections, shared out among the actors.
         n_clients: The number of clients of each actor, whose environments dial in; 0: actors step their own.
         n_client_faults: The number of faults of clients and their connections, shared out among the clients.
+        n_relays: The number of relays between the learner and its actors, of which there are more; see `_ports`.
+        n_relay_faults: The number of faults of relays and their connections, shared out among the relays.
         seed: The same seed draws the same faults; their times depend on the machine.
         short: Leaves out faults that take long to recover from.
         only: The kinds of the learner's faults; none: all.
@@ -107,7 +114,8 @@ def run_learner_chaos(
         The report of the suite.
     """
     rng, began = random.Random(seed), time.monotonic()
-    report = Report(("games-" if n_clients else "") + algorithm + ("-durable" if durable else ""), seed)
+    kind = "games-" if n_clients else "relays-" if n_relays else ""
+    report = Report(kind + algorithm + ("-durable" if durable else ""), seed)
     n_envs = sum(map(_envs_of_client, range(n_clients))) or _ENVS_PER_ACTOR
     clocks = {name: Clock(folder / name) for name in _CLOCKS}
     with contextlib.ExitStack() as stack:
@@ -128,9 +136,26 @@ def run_learner_chaos(
         actors: list[ActorAssault] = []
         clients: list[ClientAssault] = []
         faults_of_clients = iter(share(n_client_faults, n_actors * n_clients) if n_clients else ())
+        relays: list[ProcessAssault] = []
+        for i, n in enumerate(share(n_relay_faults, n_relays) if n_relays else ()):
+            proxy = Proxy(learner.port, rng.randrange(2**32))
+            relay = ProcessAssault(
+                SupervisedRelay(i, proxy.address, folder, policy_encoding=encoding_of(i)),
+                proxy,
+                # the actor that has no other way
+                count=lambda name=f"chaos-{i}": lineage.count(name),
+                books=lineage,
+                n_faults=n,
+                rng=rng,
+                short=short,
+                timeout_s=_RECOVERY_TIMEOUT_S,
+            )
+            stack.callback(relay.end)
+            relays.append(relay)
         scene = Scene(learner, lineage, disk, clocks, n_actors, durable, lambda: acknowledged_to(actors))
         for i, n in enumerate(share(n_actor_faults, n_actors)):
-            proxy = Proxy(learner.port, rng.randrange(2**32))
+            ports = _ports(i, learner.port, [relay.process.port for relay in relays])
+            proxy = Ways([Proxy(port, rng.randrange(2**32)) for port in ports])
             serves = free_port() if n_clients else None
             actor = SupervisedActor(
                 f"{GAMES if n_clients else 'chaos-'}{i}",
@@ -149,8 +174,8 @@ def run_learner_chaos(
                 books=lineage,
                 n_faults=n,
                 rng=rng,
-                # a connection that keepalive has to find dead tells nothing new about a learner
-                short=True,
+                # a connection that keepalive has to find dead tells nothing new about a learner, but about a relay
+                short=short or not n_relays,
                 timeout_s=_RECOVERY_TIMEOUT_S,
             )
             stack.callback(assault.end)
@@ -180,17 +205,18 @@ def run_learner_chaos(
             rng=random.Random(rng.random()),
         )
         stack.callback(trained.end)
-        assaults = [trained, *actors, *clients]
+        assaults = [trained, *relays, *actors, *clients]
+        n_faults = n_learner_faults + n_relay_faults + n_actor_faults + n_client_faults
         if await_two_checkpoints(lineage, learner.run_dir, [assault.victim for assault in actors], report):
             for assault in assaults:
                 assault.start()
-            join_all(assaults, _RECOVERY_TIMEOUT_S + 30.0 * (n_learner_faults + n_actor_faults + n_client_faults))
+            join_all(assaults, _RECOVERY_TIMEOUT_S + 30.0 * n_faults)
         report.recoveries = [recovery for assault in assaults for recovery in assault.recoveries]
         trained.end()
         # before their clients, whose lives would otherwise end by no fault
         end_all(actors)
         n_lived = [assault.unexplained(n_learner_faults + n_actor_faults) for assault in clients]
-        end_all(clients)
+        end_all([*clients, *relays])
         acknowledged = acknowledged_to(actors)
         learner.close()
         lineage.close()
@@ -199,20 +225,29 @@ def run_learner_chaos(
         if durable:
             lineage.enter_logged(rollouts_in_log(learner.run_dir, bookkeeping_spaces()))
     lineage.check_plays({seed: n for assault in clients for seed, n in read_given(assault.client.given).items()})
-    for actor_id, sequences in acknowledged.items():
-        lineage.check_acknowledged(actor_id, sequences)
+    for assault in actors:
+        lineage.check_acknowledged(assault.victim, acknowledged[assault.victim])
+        report.entries.corrupt += find_wrong(assault.victim, read_policies(assault.actor.policies), lineage.cast)
     report.n_rollouts = lineage.n_taken
     report.n_acknowledged = sum(sum(sequences.values()) for sequences in acknowledged.values())
     report.hangs = [*report.hangs, *(hang for assault in assaults for hang in assault.hangs)]
     report.failures = [*scene.failures, *learner.failures, *itertools.chain(*n_lived)]
-    report.failures += [refusal for assault in clients for refusal in assault.client.refusals]
-    report.n_starts = learner.n_starts + sum(assault.actor.n_starts for assault in actors)
-    report.n_starts += sum(assault.client.n_starts for assault in clients)
+    report.failures += [refusal for assault in [*clients, *relays] for refusal in assault.process.refusals]
+    report.n_starts = learner.n_starts
+    report.n_starts += sum(assault.process.n_starts for assault in [*relays, *actors, *clients])
     report.notes = learner_notes(lineage)
     if clients:
         report.notes["lives of games"] = len(lineage.plays.lives())
     report.seconds = time.monotonic() - began
     return report
+
+
+def _ports(i: int, learner: int, relays: Sequence[int]) -> Sequence[int]:
+    """Returns the ports of an actor's addresses: each relay has one actor with no other way, the rest has all."""
+    if not relays:
+        return [learner]
+    first = i % len(relays)
+    return relays[i : i + 1] or [*relays[first:], *relays[:first], learner]
 
 
 def _envs_of_client(number: int) -> int:
@@ -236,7 +271,9 @@ def learner_notes(lineage: Lineage) -> dict[str, int]:
     }
 
 
-def await_two_checkpoints(lineage: Lineage, run_dir: Path, actor_ids: Sequence[str], report: Report) -> bool:
+def await_two_checkpoints(
+    lineage: Lineage | RankLineages, run_dir: Path, actor_ids: Sequence[str], report: Report
+) -> bool:
     """Waits until two checkpoints know everybody: what comes before the first has nothing to go back to."""
     before: set[Path] | None = None
 

@@ -5,7 +5,9 @@
 Lines of JSON, each written by the kernel before the learner goes on, so that SIGKILL loses none of them:
 
     ["started"]                      a process
-    ["resumed", ID]                  the state went back to what a checkpoint has
+    ["session", text]                one of several ranks has found the others; the same text at all of them
+    ["resumed", ID, updates]         the state went back to what a checkpoint has, after so many updates
+    ["cast", version, digest]        a policy was about to be sent
     ["snapshot"], ["saved", ID]      the state was taken for a checkpoint; which one, in either order
     ["joined", actor, incarnation, acknowledged]
                                      an actor, and what it need not send again
@@ -31,6 +33,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,16 +47,21 @@ from rollcast.learner.experience.experience import ExperienceSource, FreshExperi
 from rollcast.learner.experience.progress import TrainingProgress
 from rollcast.learner.experience.replayed import ReplayedExperience
 from rollcast.learner.queueing.queue import RolloutSlice
+from rollcast.learner.ranks.ranks import Ranks
 from rollcast.learner.replay.buffer import ReplayBuffer
+from rollcast.learner.serving import publisher
 from rollcast.learner.serving.records import ActorRecord
 from rollcast.learner.serving.registry import ActorRegistry
 from rollcast.services.joining.join import JoinOffer
+from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.policies.policies import PolicyState
 from rollcast.services.process.interrupts import run_to_end
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP
 from rollcast.tools.cli import main
 from tests.chaos.games import is_of_games, stretches
 from tests.chaos.ledger import what_is_wrong
+from tests.chaos.policies import digest_of
 
 
 class Record:
@@ -83,6 +91,8 @@ class Record:
 def record_learning(record: Record) -> None:
     """From now on, what this process learns from is written down; `unittest.mock.patch.stopall` ends it."""
     record.write("started")
+    _record_ranks(record)
+    _record_policies(record)
     _record_checkpoints(record)
     _record_actors(record)
     _record_pieces(record)
@@ -95,6 +105,33 @@ def _replace(owner: type, **methods: Callable[..., Any]) -> None:
         patch.object(owner, name, method).start()
 
 
+def _record_ranks(record: Record) -> None:
+    tell_run, told_run = Ranks.tell_run, Ranks.told_run
+
+    def told(ranks: Ranks, *run: Any) -> None:
+        if ranks.n_ranks > 1:
+            ranks.group.tell("session", session := uuid4().hex)
+            record.write("session", session)
+        tell_run(ranks, *run)
+
+    def was_told(ranks: Ranks) -> Any:
+        run = told_run(ranks)
+        record.write("session", ranks.group.told("session", 0, what="its session"))
+        return run
+
+    _replace(Ranks, tell_run=told, told_run=was_told)
+
+
+def _record_policies(record: Record) -> None:
+    encode_policy = publisher.encode_policy
+
+    def encoded(version: int, state: PolicyState, progress: float) -> EncodedPolicy:
+        record.write("cast", version, digest_of(state))
+        return encode_policy(version, state, progress)
+
+    patch.object(publisher, "encode_policy", encoded).start()
+
+
 def _record_checkpoints(record: Record) -> None:
     state, load_state = TrainingProgress.state, TrainingProgress.load_state
 
@@ -104,7 +141,7 @@ def _record_checkpoints(record: Record) -> None:
         return taken
 
     def resumed(progress: TrainingProgress, taken: dict[str, Any]) -> None:
-        record.write("resumed", taken["seconds"])
+        record.write("resumed", taken["seconds"], taken["updates"])
         load_state(progress, taken)
 
     _replace(TrainingProgress, state=saved, load_state=resumed)
@@ -141,6 +178,7 @@ def _record_batches(record: Record) -> None:
     pieces: list[RolloutSlice] = []
     # By the `id` of a batch that is full, which may be before the trainer comes for it: the batch and its rollouts.
     full: dict[int, tuple[AssembledBatch, list[RolloutSlice]]] = {}
+    newest: list[Batch] = []
 
     def added(assembly: Assembly, piece: RolloutSlice) -> None:
         add(assembly, piece)
@@ -161,11 +199,14 @@ def _record_batches(record: Record) -> None:
         batch = ready(assembled)
         _, its_pieces = full.pop(id(assembled))
         record.coming.extend(("corrupt", text) for text in _faults_of_batch(batch, its_pieces))
+        newest[:] = [batch]
         return batch
 
     def updated(algorithm: Impala, batch: Batch, **options: Any) -> Metrics:
         metrics = update(algorithm, batch, **options)
-        record.write_coming()
+        # a rank without a batch updates with the others
+        if any(batch is one for one in newest):
+            record.write_coming()
         return metrics
 
     _replace(Assembly, add=added, finish=finished, restart=restarted)

@@ -30,19 +30,23 @@ class _State:
         last: The sequence of each environment's last trajectory.
         lines: The line that told of it.
         missing: The sequences before it that are not there.
+        skipped: Those of them that this learner has not had; the others it has dropped.
     """
 
     n_learnt: int = 0
     last: dict[Player, int] = field(default_factory=dict)
     lines: dict[Player, str] = field(default_factory=dict)
     missing: dict[Player, tuple[range, ...]] = field(default_factory=dict)
+    skipped: dict[Player, tuple[range, ...]] = field(default_factory=dict)
 
     def copy(self) -> "_State":
-        return _State(self.n_learnt, dict(self.last), dict(self.lines), dict(self.missing))
+        return _State(self.n_learnt, dict(self.last), dict(self.lines), dict(self.missing), dict(self.skipped))
 
-    def miss(self, player: Player, sequences: range) -> None:
+    def miss(self, player: Player, sequences: range, *, dropped: bool = False) -> None:
         """Notes that some are not there."""
         self.missing[player] = (*self.missing.get(player, ()), sequences)
+        if not dropped:
+            self.skipped[player] = (*self.skipped.get(player, ()), sequences)
 
 
 class Lineage:
@@ -57,16 +61,21 @@ class Lineage:
     Args:
         path: The file that `tests.chaos.learning` writes.
         durable: True if acknowledgements outlive the learner.
+        changed: Shared by those who wait for several; None: its own.
+
+    Attributes:
+        cast: By version, the digests of the policies that were sent.
     """
 
-    def __init__(self, path: Path, *, durable: bool) -> None:
+    def __init__(self, path: Path, *, durable: bool, changed: threading.Condition | None = None) -> None:
         self._path = path
         self._durable = durable
         # Up to where rollouts of a process may be missing that were acknowledged for good.
         self._forgiven: dict[Process, int] = {}
         self._offset = 0
         self._n_lines = 0
-        self.changed = threading.Condition()  # guards all below
+        self.changed = changed or threading.Condition()  # guards all below
+        self.cast: dict[int, set[str]] = {}
         self._state = _State()
         self._saved: dict[float, _State] = {}
         self._snapshot: _State | None = None
@@ -164,6 +173,14 @@ class Lineage:
                     self._enter_plays((rollout.actor_id, rollout.incarnation, rollout.sequence), stretches(rollout))
                 self.entries.corrupt.extend(f"in the log: {text}" for text in what_is_wrong(rollout))
 
+    def sequences(self) -> Mapping[Player, set[int]]:
+        """The rollouts of each environment that this learner has had, in the line that survives."""
+        with self.changed:
+            return {
+                player: set(range(1, last + 1)).difference(*self._state.skipped.get(player, ()))
+                for player, last in self._state.last.items()
+            }
+
     def check_steps(self, totals: Mapping[int, NDArray[np.int64]], n_rollout_steps: int) -> None:
         """Compares with what lies in the replay buffer.
 
@@ -213,7 +230,14 @@ class Lineage:
             self._before = self._state
         self._state = _State()
 
-    def _note_resumed(self, checkpoint: float) -> None:
+    def _note_session(self, session: str) -> None:
+        """See `tests.chaos.ranks`."""
+
+    def _note_cast(self, version: int, digest: str) -> None:
+        self.cast.setdefault(version, set()).add(digest)
+
+    def _note_resumed(self, checkpoint: float, n_updates: int = 0) -> None:
+        del n_updates
         self.n_resumed += 1
         if checkpoint not in self._saved:
             self.entries.corrupt.append(f"training went on from a checkpoint that nobody took, of {checkpoint} s")
@@ -267,7 +291,7 @@ class Lineage:
         self.n_stale += len(seeds)
         for seed in seeds:
             self._enter((actor_id, incarnation, seed), sequence)
-            self._state.miss((actor_id, incarnation, seed), range(sequence, sequence + 1))
+            self._state.miss((actor_id, incarnation, seed), range(sequence, sequence + 1), dropped=True)
 
     def _enter(self, player: Player, sequence: int) -> None:
         actor_id, incarnation, seed = player

@@ -1,7 +1,7 @@
 """The policies that actors are given, held against those that were cast."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,14 +52,14 @@ def read_policies(path: Path) -> list[GivenVersion]:
     return [GivenVersion(int(version), digest, PolicyEncoding[encoding]) for version, digest, encoding in lines]
 
 
-def find_wrong(actor_id: str, given: list[GivenVersion], cast: Mapping[int, str]) -> list[str]:
+def find_wrong(actor_id: str, given: list[GivenVersion], cast: Mapping[int, Collection[str]]) -> list[str]:
     """Returns a line for each policy of an actor that is not the one that was cast.
 
     Args:
-        cast: The digest of each version.
+        cast: The digests of each version; a learner that has died may cast another policy under the same number.
     """
     return [
         f"{actor_id} was given a version {one.version} of the policy ({one.encoding.name}) that was never cast"
         for one in given
-        if cast.get(one.version) != one.digest
+        if one.digest not in cast.get(one.version, ())
     ]

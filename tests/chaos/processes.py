@@ -1,4 +1,4 @@
-"""Actors, and clients of actors, that are killed, frozen and ended, and start again under their names."""
+"""Actors, their relays and clients, which are killed, frozen and ended, and start again under their names."""
 
 import signal
 import subprocess
@@ -10,13 +10,15 @@ from types import MappingProxyType
 
 from rollcast.services.policies.policies import PolicyEncodingName
 from tests.chaos.learners import ENVS_PER_ACTOR
-from tests.processes import ROOT, environment, zygote
+from tests.processes import ROOT, environment, free_port, zygote
 from tests.zygote import ForkedProcess
 
 _STEP_S = 0.002
 _END_TIMEOUT_S = 60.0
 _LOOK_S = 0.1
 _MODULE = "tests.chaos.acting"
+# The exit codes after faults; a client without a handler ends by SIGTERM itself.
+_ENDS = (0, -signal.SIGKILL, -signal.SIGTERM)
 # A client that is frozen, or whose connection has gone silent, loses its places after this time.
 _OF_CLIENTS = {"--step-timeout-s": "5"}
 
@@ -31,7 +33,7 @@ class SupervisedProcess:
         variables: Variables of its environment, besides this process's.
 
     Attributes:
-        refusals: Ends with exit code 1, by which it says that it cannot go on.
+        refusals: Ends that no signal explains, such as exit code 1, by which it says that it cannot go on.
     """
 
     def __init__(
@@ -84,8 +86,8 @@ class SupervisedProcess:
         while not self._closing.wait(_LOOK_S):
             with self._lock:
                 if (code := self._process.poll()) is not None and not self._closing.is_set():
-                    if code == 1:
-                        self.refusals.append(f"{self.name} ended with 1; see {self.log}")
+                    if code not in _ENDS:
+                        self.refusals.append(f"{self.name} ended with {code}; see {self.log}")
                     self._process = self._start()
                     self.n_starts += 1
 
@@ -136,14 +138,36 @@ class SupervisedClient(SupervisedProcess):
         super().__init__(f"client-{number}", folder, "tests.chaos.playing", arguments)
 
 
+class SupervisedRelay(SupervisedProcess):
+    """A relay that is started again, under its name and at its address.
+
+    Args:
+        number: Its number, from 0.
+        learner_address: The learner's address.
+        folder: The folder for its log.
+        policy_encoding: The form in which it asks for policies.
+    """
+
+    def __init__(self, number: int, learner_address: str, folder: Path, *, policy_encoding: PolicyEncodingName) -> None:
+        self.port = free_port()
+        options = {
+            "--address": f"127.0.0.1:{self.port}",
+            "--learner-address": learner_address,
+            "--relay-id": f"relay-{number}",
+            "--policy-encoding": policy_encoding,
+            "--connect-timeout-s": "300",
+        }
+        super().__init__(f"relay-{number}", folder, "rollcast.learner", ["relay", *sum(options.items(), ())])
+
+
 def start_logged(
     module: str, arguments: Sequence[str], path: Path, variables: Mapping[str, str]
 ) -> ForkedProcess | subprocess.Popen[bytes]:
-    """Starts a module of tests whose output is added to a file; with variables, in a fresh interpreter."""
+    """Starts a module of tests whose output is added to a file; with another clock, in a fresh interpreter."""
     with path.open("ab") as log:
-        if not variables:
+        if "LD_PRELOAD" not in variables:
             outputs = [log.fileno()] * 2
-            return zygote().fork(module, arguments, cwd=ROOT, environment=environment(), outputs=outputs)
+            return zygote().fork(module, arguments, cwd=ROOT, environment=environment() | variables, outputs=outputs)
         # what changes the clock is loaded by the loader
         command = [sys.executable, "-m", module, *arguments]
         return subprocess.Popen(command, cwd=ROOT, env=environment() | variables, stdout=log, stderr=log)

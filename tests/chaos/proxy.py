@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, get_args
 
 # The faults that change bytes of the next message, by its sender: the actor or client, or the learner or actor that it
@@ -337,3 +337,30 @@ class Proxy:
                 self._n_bytes_down_before += sum(known.n_bytes_down for known in dead)
             for known in dead:
                 known.cut()
+
+
+class Ways:
+    """The proxies of a process that has several addresses, as one `Proxy`.
+
+    Args:
+        proxies: The proxies, in the order of the addresses.
+    """
+
+    def __init__(self, proxies: Sequence[Proxy]) -> None:
+        self._proxies = proxies
+        self.address = ",".join(proxy.address for proxy in proxies)
+
+    def inject(self, fault: NetworkFault, delay_s: float, timeout_s: float) -> None:
+        """Injects a fault into every open connection; see `Proxy.inject`."""
+        for proxy in self._proxies:
+            proxy.inject(fault, delay_s, timeout_s)
+
+    def heal(self) -> None:
+        """Ends delays and stalls; see `Proxy.heal`."""
+        for proxy in self._proxies:
+            proxy.heal()
+
+    def close(self) -> None:
+        """Ends every connection, and the proxies. Idempotent."""
+        for proxy in self._proxies:
+            proxy.close()

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from rollcast.services.policies.encodings import PolicyEncoding
 from rollcast.services.policies.policies import PolicyEncodingName
@@ -16,8 +16,8 @@ from tests.chaos.faults import KINDS_OF_CLIENTS, Kind, draw_faults
 from tests.chaos.games import n_lives, read_given
 from tests.chaos.learners import LEARNERS
 from tests.chaos.policies import find_wrong, read_policies
-from tests.chaos.processes import SupervisedActor, SupervisedClient
-from tests.chaos.proxy import Proxy
+from tests.chaos.processes import SupervisedActor, SupervisedClient, SupervisedProcess
+from tests.chaos.proxy import Proxy, Ways
 from tests.chaos.report import Report
 
 # At a fault, credit may have two rollouts under way, and four may be in the queue and not in the ledger yet:
@@ -29,11 +29,11 @@ RECOVERY_TIMEOUT_S = 180.0
 _ENCODINGS: Final[tuple[PolicyEncodingName, ...]] = ("delta", "bfloat16", "full")
 
 
-class ActorAssault(Assault):
-    """An assault on one actor and its connection.
+class ProcessAssault(Assault):
+    """An assault on one process and its connections.
 
     Args:
-        count: Counts the rollouts that have come from an actor.
+        count: Counts the rollouts by which the process shows that it is there.
         books: Tells when `count` may have changed.
         rng: Draws the faults, and the pauses between them.
         short: Leaves out faults that take long to recover from.
@@ -43,10 +43,10 @@ class ActorAssault(Assault):
 
     def __init__(
         self,
-        actor: SupervisedActor,
-        proxy: Proxy,
+        process: SupervisedProcess,
+        proxy: Proxy | Ways,
         *,
-        count: Callable[[str], int],
+        count: Callable[[], int],
         books: Books,
         n_faults: int,
         rng: random.Random,
@@ -55,33 +55,44 @@ class ActorAssault(Assault):
         timeout_s: float = RECOVERY_TIMEOUT_S,
     ) -> None:
         super().__init__(
-            actor.actor_id,
+            process.name,
             draw_faults(n_faults, rng, short=short, only=only),
-            inject=lambda fault, stop: fault.inject(actor, proxy, stop),
-            count=lambda: count(actor.actor_id),
+            inject=lambda fault, stop: fault.inject(process, proxy, stop),
+            count=count,
             books=books,
             n_new=NEW_ROLLOUTS,
             timeout_s=timeout_s,
             rng=random.Random(rng.random()),
         )
-        self.actor, self.proxy = actor, proxy
+        self.process, self.proxy = process, proxy
 
     def end(self) -> None:
-        """Ends the faults, the actor and the proxy. Idempotent."""
+        """Ends the faults, the process and its proxies. Idempotent."""
         super().end()
-        if not self.actor.close():
-            self.hangs.append(f"{self.victim}: SIGTERM did not end it; see {self.actor.log}")
+        if not self.process.close():
+            self.hangs.append(f"{self.victim}: SIGTERM did not end it; see {self.process.log}")
         self.proxy.close()
 
 
-class ClientAssault(Assault):
-    """An assault on one client of an actor, whose environments dial in, and on its connection.
+class ActorAssault(ProcessAssault):
+    """An assault on one actor and its connection; see `ProcessAssault`.
+
+    Args:
+        count: Counts the rollouts that have come from an actor.
+    """
+
+    def __init__(
+        self, actor: SupervisedActor, proxy: Proxy | Ways, *, count: Callable[[str], int], **options: Any
+    ) -> None:
+        super().__init__(actor, proxy, count=lambda: count(actor.actor_id), **options)
+        self.actor = actor
+
+
+class ClientAssault(ProcessAssault):
+    """An assault on one client of an actor, whose environments dial in, and on its connection; see `ProcessAssault`.
 
     Args:
         count: Counts the rollouts that have steps of a client, by its number.
-        books: Tells when `count` may have changed.
-        rng: Draws the faults, and the pauses between them.
-        short: Leaves out faults that take long to recover from.
     """
 
     def __init__(
@@ -90,34 +101,12 @@ class ClientAssault(Assault):
         proxy: Proxy,
         *,
         count: Callable[[int], int],
-        books: Books,
-        n_faults: int,
-        rng: random.Random,
         short: bool,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            client.name,
-            draw_faults(
-                n_faults,
-                rng,
-                short=short,
-                only=[kind for kind in KINDS_OF_CLIENTS if not (short and kind == "black_hole")],
-            ),
-            inject=lambda fault, stop: fault.inject(client, proxy, stop),
-            count=lambda: count(client.number),
-            books=books,
-            n_new=NEW_ROLLOUTS,
-            timeout_s=RECOVERY_TIMEOUT_S,
-            rng=random.Random(rng.random()),
-        )
-        self.client, self.proxy = client, proxy
-
-    def end(self) -> None:
-        """Ends the faults, the client and the proxy. Idempotent."""
-        super().end()
-        if not self.client.close():
-            self.hangs.append(f"{self.victim}: SIGTERM did not end it; see {self.client.log}")
-        self.proxy.close()
+        kinds = [kind for kind in KINDS_OF_CLIENTS if not (short and kind == "black_hole")]
+        super().__init__(client, proxy, count=lambda: count(client.number), short=short, only=kinds, **options)
+        self.client = client
 
     def unexplained(self, n_others: int) -> list[str]:
         """Returns the lives that neither a fault of this client explains nor one of others that it depends on.
@@ -220,8 +209,9 @@ def run_chaos(
     for actor_id, sequences in acknowledged.items():
         ledger.check_acknowledged(actor_id, sequences)
     given = {assault.victim: read_policies(assault.actor.policies) for assault in assaults}
+    cast = {version: {digest} for version, digest in serving.cast.items()}
     for actor_id, policies in given.items():
-        report.entries.corrupt += find_wrong(actor_id, policies, serving.cast)
+        report.entries.corrupt += find_wrong(actor_id, policies, cast)
     for encoding in PolicyEncoding:
         n_given = sum(one.encoding is encoding for policies in given.values() for one in policies)
         report.notes[f"policies, {encoding.name.lower()}"] = n_given

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rollcast.learner.durable.coverage import Coverage, OpenRollouts
 from rollcast.learner.durable.recovery import RecoveredRollouts, take_inventory
 from rollcast.learner.queueing.queue import RolloutSlice
+from rollcast.learner.ranks.parts import part_of
 from rollcast.learner.replay.checkpoint import BufferCheckpoint
 from rollcast.learner.replay.columns.layout import make_layout
 from rollcast.learner.replay.parts import make_store, plan_size
@@ -58,8 +59,8 @@ def damage(paths: Iterable[Path], rng: random.Random, *, truncated: bool) -> Pat
     return path
 
 
-def rollouts_in_log(run_dir: Path, spaces: EnvironmentSpaces) -> list[RolloutSlice]:
-    """Reads what the log has and the newest checkpoint has not, oldest first."""
+def rollouts_in_log(run_dir: Path, spaces: EnvironmentSpaces, rank: int = 0) -> list[RolloutSlice]:
+    """Reads what a rank's log has and the newest checkpoint has not, oldest first."""
     settings = ServingSettings.model_validate(RunDirectory(run_dir).read_settings())
     policy = make_algorithm(settings, spaces, torch.device("cpu")).policy.spec
     header = RecordingHeader(
@@ -69,8 +70,8 @@ def rollouts_in_log(run_dir: Path, spaces: EnvironmentSpaces) -> list[RolloutSli
         state_size=policy.state_size,
         frame_stack=policy.frame_stack,
     )
-    state = json.loads((checkpoints(run_dir)[-1] / "training.json").read_text())
-    folder = RunDirectory(run_dir).log_path
+    state = json.loads((part_of(checkpoints(run_dir)[-1], rank) / "training.json").read_text())
+    folder = RunDirectory(run_dir).log_path_of(rank)
     inventory = take_inventory(folder, header, Coverage.from_json(state["actors"]["log"]))
     recovered = RecoveredRollouts(folder, header, deque(inventory.found), OpenRollouts())
     pieces = iter(lambda: recovered.take(sys.maxsize), None)

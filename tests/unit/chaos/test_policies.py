@@ -21,8 +21,8 @@ def test_wrong_and_unknown_versions_are_found(tmp_path):
     (path := tmp_path / "a.policies").write_text("1 aa FULL\n2 bb DELTA\n3 cc DELTA\n")
     given = read_policies(path)
     assert given[1] == GivenVersion(2, "bb", PolicyEncoding.DELTA)
-    assert find_wrong("a", given, {1: "aa", 2: "bb", 3: "cc"}) == []
-    assert find_wrong("a", given, {1: "aa", 2: "xx"}) == [
+    assert find_wrong("a", given, {1: {"aa"}, 2: {"xx", "bb"}, 3: {"cc"}}) == []
+    assert find_wrong("a", given, {1: {"aa"}, 2: {"xx"}}) == [
         "a was given a version 2 of the policy (DELTA) that was never cast",
         "a was given a version 3 of the policy (DELTA) that was never cast",
     ]
