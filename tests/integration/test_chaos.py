@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.learner_run import Algorithm, run_learner_chaos
+from tests.chaos.ranks_run import run_rank_chaos
 from tests.chaos.run import run_chaos
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -84,3 +85,34 @@ def test_clients_whose_environments_dial_in_lose_only_their_unfinished_step(tmp_
     assert kinds >= {"learner_kill", "kill", "freeze", "cut"}, report
     assert report.notes["lives of the learner"] == 2, report
     assert report.notes["lives of games"] > 3, report
+
+
+def test_relays_that_fail_beside_their_learner_lose_nothing(tmp_path: Path):
+    report = run_learner_chaos(
+        tmp_path,
+        algorithm="impala",
+        durable=True,
+        n_learner_faults=1,
+        n_actor_faults=0,
+        n_relays=2,
+        n_relay_faults=2,
+        n_actors=3,
+        seed=106,
+        short=True,
+        only=("learner_kill",),
+    )
+    assert report.is_clean, report
+    kinds = {recovery.fault.kind for recovery in report.recoveries}
+    assert kinds == {"learner_kill", "kill", "flip"}, report
+    assert report.notes["lives of the learner"] == 2, report
+    assert report.n_acknowledged > 0, report
+
+
+def test_a_killed_rank_takes_the_other_with_it_and_both_resume_from_one_checkpoint(tmp_path: Path):
+    report = run_rank_chaos(
+        tmp_path, n_rank_faults=1, n_actor_faults=1, n_actors=2, seed=5, short=True, only=("learner_kill",)
+    )
+    assert report.is_clean, report
+    assert report.notes["lives of the ranks"] >= 4, report
+    assert report.notes["policies of both ranks"] > 0, report
+    assert report.n_acknowledged > 0, report
