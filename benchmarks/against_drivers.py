@@ -332,14 +332,15 @@ def updates() -> Costs:
     factory = EnvironmentFactory(_ENV_ID)
     spaces = probe_spaces(factory)
     costs = {}
-    for kind, settings, n_updates in ((Impala, ImpalaSettings(), 100), (Ppo, PpoSettings(), 5)):
-        algorithm: Any = kind(spaces, PolicySpec(), settings, seed=0)  # type: ignore[arg-type]
+    impala = Impala(spaces, PolicySpec(), ImpalaSettings(), seed=0)
+    ppo = Ppo(spaces, PolicySpec(), PpoSettings(), seed=0)
+    for algorithm, n_updates in ((impala, 100), (ppo, 5)):
         with SequentialDistributedActors(
             factory, algorithm.policy, n_rollout_steps=64, n_actors=1, batch_size=16, envs_per_actor=16, seed=0
         ) as actors:
             batch, *_ = actors.collect_outputs("cpu")
         seconds = _seconds_a_call(functools.partial(algorithm.update, batch, progress=0.0), n_updates)
-        costs[f"updates, {kind.__name__}: an update"] = seconds
+        costs[f"updates, {type(algorithm).__name__}: an update"] = seconds
     return costs
 
 

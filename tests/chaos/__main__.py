@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.chaos.container_run import run_container_chaos
 from tests.chaos.learner_run import run_learner_chaos
@@ -75,32 +75,23 @@ def _run(suite: str, folder: Path, n_actor_faults: int, n_learner_faults: int, o
     common = {"n_actors": options.actors, "seed": options.seed, "short": options.short}
     if suite in {"queue", "replay", "frames"}:
         return run_chaos(folder, learner=suite, n_faults=n_actor_faults + n_learner_faults, **common)
-    if suite == "games":
-        # half of them upon clients
-        of_clients = n_actor_faults // 2
+    if suite in {"games", "relays"}:
+        half = n_actor_faults // 2
+        others: dict[str, Any] = {
+            "games": {"n_actors": 2, "n_clients": 2, "n_client_faults": half},
+            "relays": {
+                "n_relays": 2,
+                "n_relay_faults": half,
+                "only": ("learner_kill", "learner_term", "learner_freeze"),
+            },
+        }[suite]
         return run_learner_chaos(
             folder,
             algorithm="impala",
             durable=True,
-            n_actor_faults=n_actor_faults - of_clients,
+            n_actor_faults=n_actor_faults - half,
             n_learner_faults=n_learner_faults,
-            n_clients=2,
-            n_client_faults=of_clients,
-            **common | {"n_actors": 2},
-        )
-    if suite == "relays":
-        # half of them upon relays
-        of_relays = n_actor_faults // 2
-        return run_learner_chaos(
-            folder,
-            algorithm="impala",
-            durable=True,
-            n_actor_faults=n_actor_faults - of_relays,
-            n_learner_faults=n_learner_faults,
-            n_relays=2,
-            n_relay_faults=of_relays,
-            only=("learner_kill", "learner_term", "learner_freeze"),
-            **common,
+            **common | others,
         )
     if suite == "ranks":
         return run_rank_chaos(folder, n_rank_faults=n_learner_faults, n_actor_faults=n_actor_faults, **common)

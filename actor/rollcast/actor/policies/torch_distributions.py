@@ -42,8 +42,7 @@ def log_prob(space: Space[Any], parameters: Tensor, action: Tensor) -> Tensor:
         return -F.binary_cross_entropy_with_logits(parameters, one, reduction="none").sum(dim=-1)
     if isinstance(space, Box):
         mean, log_std = _mean_and_log_std(parameters)
-        z = (action.reshape(mean.shape).to(mean.dtype) - mean) * torch.exp(-log_std)
-        return -(0.5 * z * z + log_std + HALF_LOG_TWO_PI).sum(dim=-1)
+        return _gaussian_log_prob((action.reshape(mean.shape).to(mean.dtype) - mean) * torch.exp(-log_std), log_std)
     raise unsupported_actions(space)
 
 
@@ -69,7 +68,7 @@ def entropy(space: Space[Any], parameters: Tensor) -> Tensor:
         # H = softplus(l) - l sigmoid(l), from -p log p - (1 - p) log(1 - p) with p = sigmoid(l).
         return (F.softplus(parameters) - parameters * torch.sigmoid(parameters)).sum(dim=-1)
     if isinstance(space, Box):
-        return (_mean_and_log_std(parameters)[1] + 0.5 + HALF_LOG_TWO_PI).sum(dim=-1)
+        return _gaussian_entropy(_mean_and_log_std(parameters)[1])
     raise unsupported_actions(space)
 
 
@@ -112,32 +111,30 @@ def _differentiated_categorical(space: Discrete, parameters: Tensor, action: Ten
     log_p = F.log_softmax(parameters, dim=-1)
     p = log_p.exp()
     entropy = (p * log_p).sum(dim=-1).neg_()
-    index = (action - int(space.start)).to(torch.int64).unsqueeze(-1)
+    index = (action - int(space.start)).to(torch.int64)
 
     def gradient(of_log_prob: Tensor, of_entropy: Tensor) -> Tensor:
         # d log p_a / d l_j = [j = a] - p_j, and d H / d l_j = -p_j (log p_j + H)
         of_log_prob = of_log_prob.unsqueeze(-1)
         rest = (log_p + entropy.unsqueeze(-1)).mul_(of_entropy.unsqueeze(-1)).add_(of_log_prob).mul_(p).neg_()
-        return rest.scatter_add_(-1, index, of_log_prob)
+        return rest.scatter_add_(-1, index.unsqueeze(-1), of_log_prob)
 
-    return Differentiated(log_p.gather(-1, index).squeeze(-1), entropy, gradient)
+    return Differentiated(_log_prob_at(log_p, index), entropy, gradient)
 
 
 def _differentiated_gaussian(space: Box, parameters: Tensor, action: Tensor) -> Differentiated:
     mean, log_std = _mean_and_log_std(parameters)
     inverse_std = torch.exp(-log_std)
     z = (action.reshape(mean.shape).to(mean.dtype) - mean) * inverse_std
-    squared = z.square()
 
     def gradient(of_log_prob: Tensor, of_entropy: Tensor) -> Tensor:
         # d log p / d mean = z / std, d log p / d log std = z^2 - 1, d H / d log std = 1
         of_log_prob, of_entropy = of_log_prob.unsqueeze(-1), of_entropy.unsqueeze(-1)
         raw = parameters[..., mean.shape[-1] :]
-        of_log_std = ((squared - 1.0) * of_log_prob + of_entropy).mul_((raw >= LOG_STD_MIN) & (raw <= LOG_STD_MAX))
+        of_log_std = ((z.square() - 1.0) * of_log_prob + of_entropy).mul_((raw >= LOG_STD_MIN) & (raw <= LOG_STD_MAX))
         return torch.cat([z * inverse_std * of_log_prob, of_log_std], dim=-1)
 
-    log_prob_of = -(0.5 * squared + log_std + HALF_LOG_TWO_PI).sum(dim=-1)
-    return Differentiated(log_prob_of, (log_std + 0.5 + HALF_LOG_TWO_PI).sum(dim=-1), gradient)
+    return Differentiated(_gaussian_log_prob(z, log_std), _gaussian_entropy(log_std), gradient)
 
 
 # `log_prob_and_entropy` with the gradient by hand, for the spaces that are simple enough. The arguments are the same,
@@ -158,6 +155,15 @@ def _categorical_entropy(log_p: Tensor) -> Tensor:
 
 def _logits_of_elements(space: MultiDiscrete[Any], parameters: Tensor) -> tuple[Tensor, ...]:
     return torch.split(parameters, space.nvec.ravel().tolist(), dim=-1)
+
+
+def _gaussian_log_prob(z: Tensor, log_std: Tensor) -> Tensor:
+    """Returns the log-density of actions that lie z standard deviations from their means, `[..., D]` -> `[...]`."""
+    return -(0.5 * z * z + log_std + HALF_LOG_TWO_PI).sum(dim=-1)
+
+
+def _gaussian_entropy(log_std: Tensor) -> Tensor:
+    return (log_std + 0.5 + HALF_LOG_TWO_PI).sum(dim=-1)
 
 
 def _mean_and_log_std(parameters: Tensor) -> tuple[Tensor, Tensor]:

@@ -182,7 +182,7 @@ class TorchPolicy(nn.Module):
         else:
             assert isinstance(network, AutoNetwork)
             outputs = network.outputs_of(features)
-        return self._parameters_from(outputs, observation, substep_key)
+        return self.parameters_from(outputs, self.allowed_actions(observation, substep_key), substep_key)
 
     def step(
         self,
@@ -206,7 +206,7 @@ class TorchPolicy(nn.Module):
         if not is_normalized:
             observation = self.normalized(observation, substep_key)
         outputs, state = self.networks[substep_key](observation, state)
-        return self._parameters_from(outputs, observation, substep_key), state
+        return self.parameters_from(outputs, self.allowed_actions(observation, substep_key), substep_key), state
 
     def unroll(
         self,
@@ -234,13 +234,11 @@ class TorchPolicy(nn.Module):
         if not is_normalized:
             observation = self.normalized(observation, substep_key)
         outputs, states = network.unroll(observation, initial_state, starts)
-        return self._parameters_from(outputs, observation, substep_key), states
+        return self.parameters_from(outputs, self.allowed_actions(observation, substep_key), substep_key), states
 
-    def _parameters_from(self, outputs: Tensor, observation: Mapping[str, Tensor], substep_key: str) -> Tensor:
-        return self.parameters_from(forbid(outputs, self.allowed_actions(observation, substep_key)), substep_key)
-
-    def parameters_from(self, outputs: Tensor, substep_key: str = FLAT_SUBSTEP) -> Tensor:
-        """Returns the parameters of the distributions, `[N, P]`, for a network's outputs after `forbid`."""
+    def parameters_from(self, outputs: Tensor, allowed: Tensor | None, substep_key: str = FLAT_SUBSTEP) -> Tensor:
+        """Returns the parameters of the distributions, `[N, P]`, for a network's outputs and its `allowed_actions`."""
+        outputs = forbid(outputs, allowed)
         if substep_key not in self.log_std:
             return outputs
         return torch.cat([outputs, self.log_std[substep_key].expand(len(outputs), -1)], dim=1)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from rollcast.actor.policies.mlp_function import NARROW, activation_, activation_gradient_
 from rollcast.actor.policies.network_arithmetic import hidden_dtype
 from rollcast.actor.policies.networks import AutoNetwork
-from rollcast.actor.policies.torch_action_masks import forbid
 from rollcast.actor.policies.torch_distributions import DIFFERENTIATED
 from rollcast.actor.policies.trainable import TorchPolicy
 from rollcast.learner.algorithms.critics import ValueCritic
@@ -137,7 +136,7 @@ class PairedMlps:
         values = torch.addmv(critic_bias, of_critic, critic_weight)
         seen = {path: leaf[:n] for path, leaf in observation.items()}
         allowed = self._policy.allowed_actions(seen, self._substep_key)
-        parameters = self._policy.parameters_from(forbid(outputs, allowed), self._substep_key)
+        parameters = self._policy.parameters_from(outputs, allowed, self._substep_key)
         of_actions = self._differentiated(self._action_space, parameters, action)
 
         @torch.no_grad()
