@@ -9,7 +9,9 @@ The last line is "7165 passed, 0 failed, 3 skipped". The lines before it name wh
 """
 
 import argparse
+import contextlib
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -32,7 +34,6 @@ class Result:
     Attributes:
         stage: Its name.
         seconds: The time it took.
-        was_interrupted: True: Ctrl-C ended it.
         n_passed: Its tests that passed.
         failed: The names of its tests that failed; its own name if no test tells why the stage failed.
         skipped: The reason of each skip.
@@ -40,32 +41,64 @@ class Result:
 
     stage: str
     seconds: float
-    was_interrupted: bool
     n_passed: int
     failed: tuple[str, ...]
     skipped: tuple[str, ...]
 
 
-def run(stage: str, *, is_beside: bool = False) -> Result:
-    """Runs a stage and reads its reports.
+class Runner:
+    """Runs stages until Ctrl-C, which `interrupt` hears of."""
 
-    Args:
-        stage: A target of the Makefile.
-        is_beside: True: other stages run at the same time and go first. The stage's output is printed in one piece, at
-            its end.
-    """
-    for left in _reports(stage):
-        left.unlink()
-    begun, output = time.monotonic(), subprocess.PIPE if is_beside else None
-    command = [*(("nice", "-n", "10") if is_beside else ()), "make", "--no-print-directory", stage]
-    process = subprocess.Popen(command, stdout=output, stderr=output and subprocess.STDOUT, text=True)
-    said, _ = process.communicate()
-    seconds, reports = time.monotonic() - begun, _reports(stage)
-    cannot_run = bool(reports) and all(report.suffix == ".skipped" for report in reports)
-    outcome = "FAILED" if process.returncode else "skipped" if cannot_run else "passed"
-    # in one write: another stage may end at the same moment
-    print(f"{said or ''}== {stage}: {outcome}, {seconds:.0f} s\n", end="", flush=True)  # noqa: T201
-    return _result(stage, seconds, process.returncode, reports)
+    def __init__(self) -> None:
+        self.is_interrupted = False
+        self._beside: list[subprocess.Popen[str]] = []
+
+    def interrupt(self, *_: object) -> None:
+        """Ends the stages beside the others. The terminal tells the others, which end in their own time."""
+        self.is_interrupted = True
+        for process in self._beside:
+            _end(process)
+
+    def run(self, stages: Sequence[str], *, are_beside: bool = False) -> list[Result]:
+        """Runs stages, each after the last, until Ctrl-C, and returns their results."""
+        return [self._run(stage, is_beside=are_beside) for stage in stages if not self.is_interrupted]
+
+    def _run(self, stage: str, *, is_beside: bool) -> Result:
+        """Runs a stage and reads its reports.
+
+        Args:
+            stage: A target of the Makefile.
+            is_beside: True: other stages run at the same time and go first. The stage's output is printed in one piece,
+                at its end.
+        """
+        for left in _reports(stage):
+            left.unlink()
+        begun, output = time.monotonic(), subprocess.PIPE if is_beside else None
+        process = subprocess.Popen(
+            [*(("nice", "-n", "10") if is_beside else ()), "make", "--no-print-directory", stage],
+            stdout=output,
+            stderr=output and subprocess.STDOUT,
+            text=True,
+            process_group=0 if is_beside else None,
+        )
+        if is_beside:
+            self._beside.append(process)
+        if self.is_interrupted:  # while it was started, too late for it to hear of
+            _end(process) if is_beside else process.send_signal(signal.SIGINT)
+        said, _ = process.communicate()
+        seconds, reports = time.monotonic() - begun, _reports(stage)
+        cannot_run = bool(reports) and all(report.suffix == ".skipped" for report in reports)
+        outcome = "FAILED" if process.returncode else "skipped" if cannot_run else "passed"
+        # in one write: another stage may end at the same moment
+        print(f"{said or ''}== {stage}: {outcome}, {seconds:.0f} s\n", end="", flush=True)  # noqa: T201
+        return _result(stage, seconds, process.returncode, reports)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends a process that leads a group, and all that it has started."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.killpg(process.pid, signal.SIGTERM)
 
 
 def _reports(stage: str) -> list[Path]:
@@ -101,7 +134,6 @@ def _result(stage: str, seconds: float, code: int, reports: Sequence[Path]) -> R
     return Result(
         stage=stage,
         seconds=seconds,
-        was_interrupted=code == -signal.SIGINT,
         n_passed=n_passed,
         failed=tuple(sorted(failed)),
         skipped=tuple(skipped),
@@ -133,25 +165,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("stages", nargs="*", metavar="STAGE", help="the stages beside them, one after the other")
     given = parser.parse_args(arguments)
     REPORTS.mkdir(parents=True, exist_ok=True)
-    # Ctrl-C reaches the stage too. It ends in its own time, and none comes after it.
-    interrupts: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-
-    def run_all(stages: Sequence[str], *, are_beside: bool) -> list[Result]:
-        results = []
-        for stage in stages:
-            if not interrupts:
-                results.append(run(stage, is_beside=are_beside))
-                # the handler waits until the main thread's stage has ended
-                interrupts.extend([signal.SIGINT] * results[-1].was_interrupted)
-        return results
-
+    runner = Runner()
+    signal.signal(signal.SIGINT, runner.interrupt)
     with ThreadPoolExecutor(2) as pool:
-        beside = [pool.submit(run_all, [stage], are_beside=True) for stage in given.at_once]
-        results = run_all(given.stages, are_beside=False)
+        beside = [pool.submit(runner.run, [stage], are_beside=True) for stage in given.at_once]
+        results = runner.run(given.stages)
     results = [*itertools.chain.from_iterable(future.result() for future in beside), *results]
     print("\n" + "\n".join(summary(results)), flush=True)  # noqa: T201
-    if interrupts:
+    if runner.is_interrupted:
         return 128 + signal.SIGINT
     return int(any(result.failed for result in results))
 

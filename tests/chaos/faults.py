@@ -31,8 +31,8 @@ _WEIGHTS: Final[dict[Kind, int]] = {
     "flip_turn": 4,
     "flip_actions": 4,
 }
-# Of clients whose environments dial in alone: an actor's connection has longer messages.
-_OF_TURNS: Final[frozenset[Kind]] = frozenset({"flip_turn", "flip_actions"})
+# Of clients whose environments dial in alone: an actor's connection has longer messages. No set: a seed draws by order.
+_OF_TURNS: Final[tuple[Kind, ...]] = ("flip_turn", "flip_actions")
 _LONG: Final[frozenset[Kind]] = frozenset({"garble", "black_hole", "inflate"})
 # Faults that last, and for how long: a dead connection is found after 9 s, so some freezes are longer than that.
 _LASTING_S: Final[dict[Kind, tuple[float, ...]]] = {

@@ -129,3 +129,15 @@ def test_after_an_interrupt_the_stage_ends_in_its_time_and_no_other_begins(start
     assert code == 130
     assert "tidied up" in lines
     assert not {"system", "docs"} & set(lines)
+
+
+def test_an_interrupt_ends_stages_beside_that_were_started_too_late_for_it(start, tmp_path):
+    makefile = "unit:\n\t@until [ -e begun ]; do sleep 0.05; done; echo begun; until [ -e told ]; do sleep 0.05; done\n"
+    process = start(makefile + "lint:\n\t@touch begun; sleep 60; true\n", "--at-once", "lint", "--", "unit")
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)  # to it alone
+    assert process.stdout.readline().startswith("make: *** ")
+    (tmp_path / "told").touch()
+    code, lines = ended(process)
+    assert code == 130
+    assert "failed: lint" in lines

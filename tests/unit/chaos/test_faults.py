@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from tests.chaos.faults import KINDS, Fault, draw_faults
+from tests.chaos.faults import KINDS, KINDS_OF_CLIENTS, Fault, draw_faults
 from tests.chaos.learner_faults import LEARNER_KINDS, draw_learner_faults
 from tests.chaos.ledger import Entries
 from tests.chaos.report import Recovery, Report, summary
@@ -13,6 +13,21 @@ def test_the_same_seed_draws_the_same_faults(draw, kinds):
     drawn = [draw(200, random.Random(seed), short=False) for seed in (3, 3, 4)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert {fault.kind for fault in drawn[0]} == set(kinds)
+
+
+def test_a_seed_draws_the_same_in_every_process():
+    """Whatever the order of sets of strings, which differs between processes."""
+    drawn = draw_faults(8, random.Random(1), short=False, only=KINDS_OF_CLIENTS)
+    assert [fault.kind for fault in drawn] == [
+        "freeze",
+        "flip_turn",
+        "stall",
+        "delay",
+        "cut",
+        "cut",
+        "half_close",
+        "black_hole",
+    ]
 
 
 def test_short_runs_have_nothing_that_takes_long():

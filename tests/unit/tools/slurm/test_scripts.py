@@ -28,7 +28,7 @@ class Scripts:
         self.folder.rendezvous.mkdir()
 
     def surroundings(self, *, program="exit 0", prolog="", python_path=""):
-        """The program begins by saying that it has begun."""
+        """The program says what it was given, then does something."""
         file = self.tmp_path / "program"
         file.write_text(f'#!/bin/bash\necho began {shlex.quote(str(self.tmp_path))} "$@"\n{program}\n')
         file.chmod(0o755)
@@ -65,9 +65,9 @@ class Scripts:
         return self.start(text, **options).wait(20)
 
     def stop(self, text, log, **options):
-        """Returns the exit code of a script that is told to stop while its program runs."""
+        """Returns the exit code of a script that is told to stop while its program, `SAVES`, runs."""
         job = self.start(text, **options)
-        wait_until(lambda: "began" in self.log(log), "the process")
+        wait_until(lambda: "ready" in self.log(log), "the process")
         job.send_signal(signal.SIGTERM)
         return job.wait(DEADLINE_S)
 
@@ -187,7 +187,7 @@ class TestLearnersJob:
 
 
 # ends at SIGTERM only, after another moment, as a learner that writes a checkpoint
-SAVES = "trap 'sleep 0.2; echo saved; exit 0' TERM\nwhile :; do sleep 0.05; done"
+SAVES = "trap 'sleep 0.2; echo saved; exit 0' TERM\necho ready\nwhile :; do sleep 0.05; done"
 
 
 class TestActorsTask:
