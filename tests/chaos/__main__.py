@@ -14,8 +14,9 @@ from tests.chaos.learner_run import run_learner_chaos
 from tests.chaos.ranks_run import run_rank_chaos
 from tests.chaos.report import Report, summary
 from tests.chaos.run import run_chaos
+from tests.chaos.scaler_run import run_scaler_chaos
 
-# By suite, of 1,000 faults: so many upon actors and their connections, and so many upon the learner.
+# By suite: so many faults upon actors, or the scaler, and their connections; and so many upon the learner.
 _SUITES: Final[dict[str, tuple[int, int]]] = {
     "queue": (280, 0),
     "replay": (180, 0),
@@ -28,6 +29,7 @@ _SUITES: Final[dict[str, tuple[int, int]]] = {
     "games": (80, 10),
     "relays": (70, 20),
     "ranks": (40, 20),
+    "scaler": (40, 20),
 }
 # Beyond every deadline of a run itself: what hangs then is the harness, and its stacks tell where.
 _WATCHDOG_S_PER_FAULT = 60.0
@@ -95,6 +97,8 @@ def _run(suite: str, folder: Path, n_actor_faults: int, n_learner_faults: int, o
         )
     if suite == "ranks":
         return run_rank_chaos(folder, n_rank_faults=n_learner_faults, n_actor_faults=n_actor_faults, **common)
+    if suite == "scaler":
+        return run_scaler_chaos(folder, n_scaler_faults=n_actor_faults, n_learner_faults=n_learner_faults, **common)
     if suite == "containers":
         return run_container_chaos(folder, n_faults=n_actor_faults + n_learner_faults, **common)
     return run_learner_chaos(

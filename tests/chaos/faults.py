@@ -45,16 +45,10 @@ _FLIP_TIMEOUT_S: Final = 5.0
 _SHORT_S: Final = 3.0
 
 KINDS: Final = tuple(kind for kind in _WEIGHTS if kind not in _OF_TURNS)
+# Those of a process whose connections have small messages.
+KINDS_OF_CALLS: Final[tuple[Kind, ...]] = (*get_args(ProcessFault), "delay", "cut", "half_close", "stall", "black_hole")
 # Those of clients whose environments dial in.
-KINDS_OF_CLIENTS: Final[tuple[Kind, ...]] = (
-    *get_args(ProcessFault),
-    "delay",
-    "cut",
-    "half_close",
-    "stall",
-    "black_hole",
-    *_OF_TURNS,
-)
+KINDS_OF_CLIENTS: Final[tuple[Kind, ...]] = (*KINDS_OF_CALLS, *_OF_TURNS)
 
 assert set(_WEIGHTS) == {kind for literal in get_args(Kind) for kind in (get_args(literal) or (literal,))}
 

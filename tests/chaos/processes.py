@@ -160,6 +160,27 @@ class SupervisedRelay(SupervisedProcess):
         super().__init__(f"relay-{number}", folder, "rollcast.learner", ["relay", *sum(options.items(), ())])
 
 
+class SupervisedScaler(SupervisedProcess):
+    """A scaler that is started again at its address.
+
+    Args:
+        learner_address: The learner's address.
+        folder: The folder for its log.
+        options: Its other options.
+    """
+
+    def __init__(self, learner_address: str, folder: Path, options: Mapping[str, object]) -> None:
+        self.port = free_port()
+        options = {
+            "--address": f"127.0.0.1:{self.port}",
+            "--learner-address": learner_address,
+            "--log-level": "INFO",
+            **options,
+        }
+        arguments = [str(part) for pair in options.items() for part in pair]
+        super().__init__("scaler", folder, "rollcast.learner", ["scaler", *arguments])
+
+
 def start_logged(
     module: str, arguments: Sequence[str], path: Path, variables: Mapping[str, str]
 ) -> ForkedProcess | subprocess.Popen[bytes]:

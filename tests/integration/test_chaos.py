@@ -7,6 +7,7 @@ import pytest
 from tests.chaos.learner_run import Algorithm, run_learner_chaos
 from tests.chaos.ranks_run import run_rank_chaos
 from tests.chaos.run import run_chaos
+from tests.chaos.scaler_run import run_scaler_chaos
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -115,4 +116,14 @@ def test_a_killed_rank_takes_the_other_with_it_and_both_resume_from_one_checkpoi
     assert report.is_clean, report
     assert report.notes["lives of the ranks"] >= 4, report
     assert report.notes["policies of both ranks"] > 0, report
+    assert report.n_acknowledged > 0, report
+
+
+def test_a_scaler_that_fails_with_its_learner_wants_no_fewer_actors(tmp_path: Path):
+    # this seed kills both at the same time
+    report = run_scaler_chaos(tmp_path, n_scaler_faults=3, n_learner_faults=1, n_actors=4, seed=595, short=True)
+    assert report.is_clean, report
+    kinds = [recovery.fault.kind for recovery in report.recoveries]
+    assert kinds == ["learner_kill", "kill", "freeze", "cut"], report
+    assert report.notes["actors"] == 4, report
     assert report.n_acknowledged > 0, report
