@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from tests.chaos.assault import Assault
 from tests.chaos.bookkeeping import bookkeeping_spaces
 from tests.chaos.clock import Clock, remove_traces
 from tests.chaos.disk import SmallDisk
 from tests.chaos.games import GAMES, read_given
-from tests.chaos.learner_faults import LEARNER_KINDS, LOG_KINDS, LearnerKind, Scene, draw_learner_faults
+from tests.chaos.learner_faults import LEARNER_KINDS, LOG_KINDS, LearnerKind, Scene
 from tests.chaos.learner_process import LearnerProcess
 from tests.chaos.lineage import Lineage
 from tests.chaos.policies import find_wrong, read_policies
@@ -23,9 +22,10 @@ from tests.chaos.proxy import Proxy, Ways
 from tests.chaos.ranks import RankLineages
 from tests.chaos.report import Report
 from tests.chaos.run import (
-    NEW_ROLLOUTS,
+    RECOVERY_TIMEOUT_S,
     ActorAssault,
     ClientAssault,
+    LearnerAssault,
     ProcessAssault,
     acknowledged_to,
     encoding_of,
@@ -42,8 +42,6 @@ N_ROLLOUT_STEPS: Final = 8
 # Three do not divide a batch of eight: rollouts are cut in two.
 _ENVS_PER_ACTOR: Final = 3
 _STEP_S: Final = 0.005
-# Beyond the longest freeze of a learner, and what keepalive and backoff take after it.
-_RECOVERY_TIMEOUT_S: Final = 180.0
 _START_TIMEOUT_S: Final = 300.0
 _LOOK_S: Final = 0.05
 _CLOCKS: Final[tuple[LearnerKind, ...]] = ("learner_clock", "actors_clock")
@@ -148,7 +146,6 @@ def run_learner_chaos(
                 n_faults=n,
                 rng=rng,
                 short=short,
-                timeout_s=_RECOVERY_TIMEOUT_S,
             )
             stack.callback(relay.end)
             relays.append(relay)
@@ -176,7 +173,6 @@ def run_learner_chaos(
                 rng=rng,
                 # a connection that keepalive has to find dead tells nothing new about a learner, but about a relay
                 short=short or not n_relays,
-                timeout_s=_RECOVERY_TIMEOUT_S,
             )
             stack.callback(assault.end)
             actors.append(assault)
@@ -194,23 +190,14 @@ def run_learner_chaos(
                 )
                 stack.callback(played.end)
                 clients.append(played)
-        trained = Assault(
-            "learner",
-            draw_learner_faults(n_learner_faults, rng, short=short, only=kinds),
-            inject=lambda fault, stop: fault.inject(scene, stop),
-            count=lambda: lineage.n_taken,
-            books=lineage,
-            n_new=NEW_ROLLOUTS,
-            timeout_s=_RECOVERY_TIMEOUT_S,
-            rng=random.Random(rng.random()),
-        )
+        trained = LearnerAssault(scene, books=lineage, n_faults=n_learner_faults, rng=rng, short=short, only=kinds)
         stack.callback(trained.end)
         assaults = [trained, *relays, *actors, *clients]
         n_faults = n_learner_faults + n_relay_faults + n_actor_faults + n_client_faults
         if await_two_checkpoints(lineage, learner.run_dir, [assault.victim for assault in actors], report):
             for assault in assaults:
                 assault.start()
-            join_all(assaults, _RECOVERY_TIMEOUT_S + 30.0 * n_faults)
+            join_all(assaults, RECOVERY_TIMEOUT_S + 30.0 * n_faults)
         report.recoveries = [recovery for assault in assaults for recovery in assault.recoveries]
         trained.end()
         # before their clients, whose lives would otherwise end by no fault

@@ -11,7 +11,7 @@ from typing import Final
 from tests.chaos.assault import Assault
 from tests.chaos.bookkeeping import bookkeeping_spaces
 from tests.chaos.disk import SmallDisk
-from tests.chaos.learner_faults import LearnerKind, Scene, draw_learner_faults
+from tests.chaos.learner_faults import LearnerKind, Scene
 from tests.chaos.learner_process import LearnerProcess
 from tests.chaos.learner_run import await_two_checkpoints, learner_options
 from tests.chaos.policies import find_wrong, read_policies
@@ -19,7 +19,16 @@ from tests.chaos.processes import SupervisedActor
 from tests.chaos.proxy import Proxy
 from tests.chaos.ranks import RankLineages, compare_sessions, read_sessions
 from tests.chaos.report import Report
-from tests.chaos.run import NEW_ROLLOUTS, ActorAssault, acknowledged_to, encoding_of, end_all, join_all, share
+from tests.chaos.run import (
+    RECOVERY_TIMEOUT_S,
+    ActorAssault,
+    LearnerAssault,
+    acknowledged_to,
+    encoding_of,
+    end_all,
+    join_all,
+    share,
+)
 from tests.chaos.run_files import rollouts_in_log
 from tests.processes import free_port, free_ports
 
@@ -29,7 +38,6 @@ _ENVS_PER_ACTOR: Final = 3
 _STEP_S: Final = 0.005
 # Below the longest freezes, which the other rank does not wait for.
 _OPTIONS: Final = {"--durable": "", "--ranks.timeout-s": 10, "--ranks.data-timeout-s": 1, "--ranks.check-updates": 1}
-_RECOVERY_TIMEOUT_S: Final = 180.0
 # A rank ends by itself when it has lost the other, or when the other was told to end.
 _ENDS: Final = (1, 0)
 
@@ -98,7 +106,6 @@ def run_rank_chaos(
                 n_faults=n,
                 rng=rng,
                 short=True,
-                timeout_s=_RECOVERY_TIMEOUT_S,
             )
             stack.callback(assault.end)
             actors.append(assault)
@@ -106,16 +113,7 @@ def run_rank_chaos(
         scenes = []
         for rank, lineage, n in zip(ranks, lineages.of, share(n_rank_faults, N_RANKS), strict=True):
             scene = Scene(rank, lineage, SmallDisk(folder / "disk"), {}, n_actors, durable=True, acknowledged=dict)
-            assault = Assault(
-                rank.name,
-                draw_learner_faults(n, rng, short=short, only=only),
-                inject=lambda fault, stop, scene=scene: fault.inject(scene, stop),
-                count=lambda: lineages.n_taken,
-                books=lineages,
-                n_new=NEW_ROLLOUTS,
-                timeout_s=_RECOVERY_TIMEOUT_S,
-                rng=random.Random(rng.random()),
-            )
+            assault = LearnerAssault(scene, books=lineages, n_faults=n, rng=rng, short=short, only=only)
             stack.callback(assault.end)
             scenes.append(scene)
             assaults.append(assault)
@@ -123,7 +121,7 @@ def run_rank_chaos(
             _dial_home(actors[:N_RANKS], ranks, lineages)
             for assault in assaults:
                 assault.start()
-            join_all(assaults, _RECOVERY_TIMEOUT_S + 30.0 * (n_rank_faults + n_actor_faults))
+            join_all(assaults, RECOVERY_TIMEOUT_S + 30.0 * (n_rank_faults + n_actor_faults))
         report.recoveries = [recovery for assault in assaults for recovery in assault.recoveries]
         end_all(assaults)
         _close(ranks)
@@ -166,4 +164,4 @@ def _close(ranks: Sequence[LearnerProcess]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(_RECOVERY_TIMEOUT_S)
+        thread.join(RECOVERY_TIMEOUT_S)

@@ -14,16 +14,20 @@ from tests.chaos.acting import read_acknowledgements
 from tests.chaos.assault import Assault, Books
 from tests.chaos.faults import KINDS_OF_CLIENTS, Kind, draw_faults
 from tests.chaos.games import n_lives, read_given
+from tests.chaos.learner_faults import LearnerKind, Scene, draw_learner_faults
 from tests.chaos.learners import LEARNERS
+from tests.chaos.lineage import Lineage
 from tests.chaos.policies import find_wrong, read_policies
 from tests.chaos.processes import SupervisedActor, SupervisedClient, SupervisedProcess
 from tests.chaos.proxy import Proxy, Ways
+from tests.chaos.ranks import RankLineages
 from tests.chaos.report import Report
 
 # At a fault, credit may have two rollouts under way, and four may be in the queue and not in the ledger yet:
 # the seventh was sent after it.
 NEW_ROLLOUTS = 7
-# Keepalive finds a dead connection after 9 s, and a process starts within seconds where it has the machine to itself.
+# Beyond the longest freeze of 65 s. Keepalive finds a dead connection after 9 s, and a process starts within seconds
+# where it has the machine to itself.
 RECOVERY_TIMEOUT_S = 180.0
 # The smallest first: a suite of one actor has it.
 _ENCODINGS: Final[tuple[PolicyEncodingName, ...]] = ("delta", "bfloat16", "full")
@@ -38,7 +42,6 @@ class ProcessAssault(Assault):
         rng: Draws the faults, and the pauses between them.
         short: Leaves out faults that take long to recover from.
         only: The kinds of faults; none: all.
-        timeout_s: The longest recovery, in seconds.
     """
 
     def __init__(
@@ -52,7 +55,6 @@ class ProcessAssault(Assault):
         rng: random.Random,
         short: bool,
         only: Sequence[Kind] = (),
-        timeout_s: float = RECOVERY_TIMEOUT_S,
     ) -> None:
         super().__init__(
             process.name,
@@ -61,7 +63,7 @@ class ProcessAssault(Assault):
             count=count,
             books=books,
             n_new=NEW_ROLLOUTS,
-            timeout_s=timeout_s,
+            timeout_s=RECOVERY_TIMEOUT_S,
             rng=random.Random(rng.random()),
         )
         self.process, self.proxy = process, proxy
@@ -119,6 +121,40 @@ class ClientAssault(ProcessAssault):
         if lives <= n_explained:
             return []
         return [f"{self.victim} has begun {lives} lives; faults explain {n_explained}"]
+
+
+class LearnerAssault(Assault):
+    """An assault on one learner, its files, its disk and the clocks.
+
+    Args:
+        scene: The learner, and what else its faults may hit.
+        books: Counts the rollouts that learners have taken.
+        n_faults: The number of faults.
+        rng: Draws the faults, and the pauses between them.
+        short: Leaves out faults that take long to recover from.
+        only: The kinds of faults; none: all.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        *,
+        books: Lineage | RankLineages,
+        n_faults: int,
+        rng: random.Random,
+        short: bool,
+        only: Sequence[LearnerKind] = (),
+    ) -> None:
+        super().__init__(
+            scene.learner.name,
+            draw_learner_faults(n_faults, rng, short=short, only=only),
+            inject=lambda fault, stop: fault.inject(scene, stop),
+            count=lambda: books.n_taken,
+            books=books,
+            n_new=NEW_ROLLOUTS,
+            timeout_s=RECOVERY_TIMEOUT_S,
+            rng=random.Random(rng.random()),
+        )
 
 
 def encoding_of(i: int) -> PolicyEncodingName:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from tests.chaos.acting import read_acknowledgements
-from tests.chaos.assault import Assault
 from tests.chaos.bookkeeping import bookkeeping_spaces
 from tests.chaos.disk import SmallDisk
 from tests.chaos.faults import KINDS_OF_CALLS
 from tests.chaos.fleet import Fleet
-from tests.chaos.learner_faults import LearnerKind, Scene, draw_learner_faults
+from tests.chaos.learner_faults import LearnerKind, Scene
 from tests.chaos.learner_process import LearnerProcess
 from tests.chaos.learner_run import await_two_checkpoints, learner_notes, learner_options
 from tests.chaos.lineage import Lineage
@@ -20,7 +19,7 @@ from tests.chaos.policies import find_wrong, read_policies
 from tests.chaos.processes import SupervisedActor, SupervisedScaler
 from tests.chaos.proxy import Proxy, Ways
 from tests.chaos.report import Report
-from tests.chaos.run import NEW_ROLLOUTS, ProcessAssault, encoding_of, join_all
+from tests.chaos.run import RECOVERY_TIMEOUT_S, LearnerAssault, ProcessAssault, encoding_of, join_all
 from tests.chaos.run_files import rollouts_in_log
 
 # A learner that is frozen trains less, which is a reason to want fewer actors.
@@ -29,7 +28,6 @@ _ENVS_PER_ACTOR: Final = 2
 # So slow that the learner would wait for more actors than there may be.
 _STEP_S: Final = 0.05
 _FEWEST: Final = 2
-_RECOVERY_TIMEOUT_S: Final = 180.0
 _FULL_TIMEOUT_S: Final = 300.0
 # A window is longer than actors of a learner that restarts need to return.
 _OPTIONS: Final = {"--window-s": 8, "--interval-s": 0.2, "--timeout-s": 2, "--hold-s": 30, "--cooldown-s": 1}
@@ -93,19 +91,11 @@ def run_scaler_chaos(
             rng=rng,
             short=short,
             only=[kind for kind in KINDS_OF_CALLS if not (short and kind == "black_hole")],
-            timeout_s=_RECOVERY_TIMEOUT_S,
         )
         stack.callback(asked.end)
         scene = Scene(learner, lineage, SmallDisk(folder / "disk"), {}, n_actors, durable=True, acknowledged=dict)
-        trained = Assault(
-            learner.name,
-            draw_learner_faults(n_learner_faults, rng, short=short, only=_KINDS_OF_LEARNER),
-            inject=lambda fault, stop: fault.inject(scene, stop),
-            count=lambda: lineage.n_taken,
-            books=lineage,
-            n_new=NEW_ROLLOUTS,
-            timeout_s=_RECOVERY_TIMEOUT_S,
-            rng=random.Random(rng.random()),
+        trained = LearnerAssault(
+            scene, books=lineage, n_faults=n_learner_faults, rng=rng, short=short, only=_KINDS_OF_LEARNER
         )
         stack.callback(trained.end)
         if not fleet.wait_until_full(_FULL_TIMEOUT_S):
@@ -113,7 +103,7 @@ def run_scaler_chaos(
         elif await_two_checkpoints(lineage, learner.run_dir, [actor.actor_id for actor in fleet.actors], report):
             trained.start()
             asked.start()
-            join_all([trained, asked], _RECOVERY_TIMEOUT_S + 30.0 * (n_scaler_faults + n_learner_faults))
+            join_all([trained, asked], RECOVERY_TIMEOUT_S + 30.0 * (n_scaler_faults + n_learner_faults))
         report.recoveries = [*trained.recoveries, *asked.recoveries]
         trained.end()
         fleet.close()
