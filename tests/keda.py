@@ -22,6 +22,7 @@ class Keda:
         metadata: The trigger's metadata, beside the address.
         credentials: TLS, as the trigger's authentication gives it; None: plain TCP.
         host: The host by which KEDA calls the scaler, for TLS; None: the one of `address`.
+        timeout_s: The longest wait for an answer, in seconds.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Keda:
         metadata: dict[str, str] | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         host: str | None = None,
+        timeout_s: float = DEADLINE_S,
     ) -> None:
         options = [] if host is None else [("grpc.ssl_target_name_override", host)]
         self._channel = (
@@ -38,6 +40,7 @@ class Keda:
             if credentials is None
             else grpc.secure_channel(address, credentials, options)
         )
+        self._timeout_s = timeout_s
         self._stub = external_scaler_pb2_grpc.ExternalScalerStub(self._channel)
         self._asked = messages.ScaledObjectRef(
             name="actor", namespace="default", scalerMetadata={"scalerAddress": address} | (metadata or {})
@@ -50,20 +53,20 @@ class Keda:
         self._channel.close()
 
     def is_active(self) -> bool:
-        return bool(self._stub.IsActive(self._asked, timeout=DEADLINE_S, wait_for_ready=True).result)
+        return bool(self._stub.IsActive(self._asked, timeout=self._timeout_s, wait_for_ready=True).result)
 
     def stream_is_active(self) -> Iterator[bool]:
-        for response in self._stub.StreamIsActive(self._asked, timeout=DEADLINE_S, wait_for_ready=True):
+        for response in self._stub.StreamIsActive(self._asked, timeout=self._timeout_s, wait_for_ready=True):
             yield bool(response.result)
 
     def metric(self, name: str | None = None) -> float:
         """Returns the value of a metric; None: of the one that the scaler names."""
         if name is None:
-            (spec,) = self._stub.GetMetricSpec(self._asked, timeout=DEADLINE_S, wait_for_ready=True).metricSpecs
+            (spec,) = self._stub.GetMetricSpec(self._asked, timeout=self._timeout_s, wait_for_ready=True).metricSpecs
             assert spec.targetSizeFloat == spec.targetSize == 1
             name = spec.metricName
         request = messages.GetMetricsRequest(scaledObjectRef=self._asked, metricName=name)
-        (value,) = self._stub.GetMetrics(request, timeout=DEADLINE_S, wait_for_ready=True).metricValues
+        (value,) = self._stub.GetMetrics(request, timeout=self._timeout_s, wait_for_ready=True).metricValues
         assert value.metricName == name
         # KEDA takes the whole number where the other is 0
         assert value.metricValueFloat == value.metricValue

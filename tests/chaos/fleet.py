@@ -13,6 +13,7 @@ from tests.keda import Keda
 logger = logging.getLogger(__name__)
 
 _ASK_S: Final = 0.25
+_TIMEOUT_S: Final = 10.0
 _END_TIMEOUT_S: Final = 60.0
 
 
@@ -40,44 +41,38 @@ class Fleet:
         self.n_answers = 0
         self.wrong: list[str] = []
         self.changed = threading.Condition()
-        self._keda, self._start_actor, self._most = Keda(address), start, most
+        self._address, self._start_actor, self._most = address, start, most
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chaos-fleet", daemon=True)
         for number in range(fewest):
             self.actors.append(start(number))
         self._thread.start()
 
-    @property
-    def is_full(self) -> bool:
-        """True if the scaler has wanted its most actors; there is no way back from that."""
-        return len(self.actors) == self._most
-
     def wait_until_full(self, timeout_s: float) -> bool:
-        """Returns True if it is full within this time."""
+        """Returns True if the scaler has wanted its most actors within this time; there is no way back from that."""
         with self.changed:
-            return self.changed.wait_for(lambda: self.is_full, timeout_s)
+            return self.changed.wait_for(lambda: len(self.actors) == self._most, timeout_s)
 
     def close(self) -> None:
         """Asks no longer. The actors stay."""
         self._stop.set()
-        self._keda.__exit__()
         self._thread.join(_END_TIMEOUT_S)
 
     def _run(self) -> None:
-        while not self._stop.wait(_ASK_S):
-            there = len(self.actors)
-            try:
-                wanted = self._keda.replicas(there)
-            except (
-                grpc.RpcError,
-                ValueError,
-            ) as error:  # KEDA changes nothing then; ValueError: the channel was closed
-                logger.info("no answer: %s", error)
-                continue
-            if not there <= wanted <= self._most:
-                self.wrong.append(f"the scaler wanted {wanted} actors in answer {self.n_answers}; there were {there}")
-            for number in range(there, wanted):
-                self.actors.append(self._start_actor(number))
-            with self.changed:
-                self.n_answers += 1
-                self.changed.notify_all()
+        while not self._stop.is_set():
+            # it has no keepalive: a connection that has gone silent is not used again
+            with Keda(self._address, timeout_s=_TIMEOUT_S) as keda:
+                try:
+                    while not self._stop.wait(_ASK_S):
+                        self._follow(keda.replicas(len(self.actors)))
+                except grpc.RpcError as error:  # KEDA changes nothing then
+                    logger.info("no answer: %s", error)
+
+    def _follow(self, wanted: int) -> None:
+        there = len(self.actors)
+        if not there <= wanted <= self._most:
+            self.wrong.append(f"the scaler wanted {wanted} actors in answer {self.n_answers}; there were {there}")
+        self.actors.extend(self._start_actor(number) for number in range(there, wanted))
+        with self.changed:
+            self.n_answers += 1
+            self.changed.notify_all()
