@@ -154,7 +154,9 @@ def test_two_ranks_teach_one_policy_with_the_actors_of_both_and_serve_it_also_wh
     with ranks(*arguments, *learning) as again:
         again.wait_until_all_serve()
         assert [again.updates(rank) for rank in range(2)] == [updates] * 2, "nothing is learnt again"
-        again.end_well(signal.SIGTERM)
+        outputs = again.end_well(signal.SIGTERM)
+    why = "the run had already reached --stop-return 60 (mean return "
+    assert [why in output for output in outputs] == [True, False], "rank 0 says why"
 
 
 def test_actors_that_no_checkpoint_knows_are_divided_anew(tmp_path: Path):

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -68,8 +68,17 @@ def describe_resume(run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] |
     if checkpoint is None:
         return f"resuming {run.path}: it has no checkpoint yet, and begins again"
     info = checkpoint[1]
-    ended = "; it has ended, and continues only with a higher --total-steps or --stop-return" if info.has_ended else ""
-    return f"resuming {run.path}: {info.n_updates:,} updates, {info.env_steps:,} env steps{ended}"
+    return f"resuming {run.path}: {info.n_updates:,} updates, {info.env_steps:,} env steps"
+
+
+def describe_limits(limits: Mapping[str, str]) -> str:
+    """Returns a line for the terminal about a resumed run that has nothing left to train.
+
+    Args:
+        limits: As `Trainer.reached_limits` returns them; not empty.
+    """
+    reached = " and ".join(f"{option} {values}" for option, values in limits.items())
+    return f"the run had already reached {reached}; to train it further, raise {' and '.join(limits)}"
 
 
 def write_settings(

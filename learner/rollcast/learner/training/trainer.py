@@ -39,6 +39,7 @@ from rollcast.services.errors import (
 )
 from rollcast.services.history.history import EventSeverity, LearnerActivity
 from rollcast.services.spaces.spaces import EnvironmentSpaces, numeric_leaves
+from rollcast.services.status.numbers import decimal
 from rollcast.services.status.status import Phase
 
 logger = logging.getLogger(__name__)
@@ -238,15 +239,34 @@ class Trainer:
         self._end = self._reason_to_end()
         return self._end is not None
 
-    def _reason_to_end(self) -> EndReason | None:
-        evaluation, target = self._evaluation, self._schedule.stop_return
-        if not self._ranks.is_first:
-            # Rank 0 decides by its own episodes.
-            target = None
-        mean_return = self._progress.recent_mean_return()
+    def reached_limits(self) -> dict[str, str]:
+        """Returns the limits that a resumed run has reached: the value of each and the run's own, by its option.
+
+        A run out of patience is missing here, because `TrainingEvaluation` logs it.
+        """
+        target, mean_return, env_steps = self._schedule.stop_return, self._mean_return(), self._progress.env_steps
+        limits = {}
+        if self._is_solved():
+            limits["--stop-return"] = f"{target:g} (mean return {decimal(mean_return)})"
+        if env_steps >= self._schedule.total_steps:
+            limits["--total-steps"] = f"{self._schedule.total_steps:,} ({env_steps:,} env steps)"
+        return limits
+
+    def _mean_return(self) -> float | None:
+        """Returns the mean return that `stop_return` applies to."""
+        evaluation = self._evaluation
         if evaluation is not None and evaluation.schedule.decides:
-            mean_return = evaluation.mean_return
-        if mean_return is not None and target is not None and mean_return >= target:
+            return evaluation.mean_return
+        return self._progress.recent_mean_return()
+
+    def _is_solved(self) -> bool:
+        # Rank 0 decides by its own episodes.
+        target, mean_return = self._schedule.stop_return, self._mean_return()
+        return self._ranks.is_first and target is not None and mean_return is not None and mean_return >= target
+
+    def _reason_to_end(self) -> EndReason | None:
+        evaluation = self._evaluation
+        if self._is_solved():
             return EndReason.SOLVED
         if evaluation is not None and evaluation.is_out_of_patience:
             return EndReason.PATIENCE

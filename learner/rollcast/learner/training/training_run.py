@@ -45,7 +45,7 @@ from rollcast.learner.training.run_checks import (
     check_on_policy,
     check_settings,
 )
-from rollcast.learner.training.run_folder import create_run, find_checkpoint, write_settings
+from rollcast.learner.training.run_folder import create_run, describe_limits, find_checkpoint, write_settings
 from rollcast.learner.training.run_parts import (
     batch_line,
     batch_size,
@@ -212,7 +212,7 @@ def training_run(
         run = _make_run(settings, learner, actors, control, folder.directory, writers, ranks)
         if folder.checkpoint is not None:
             run.trainer.resume(folder.checkpoint[0])
-            _go_on(settings, learner.algorithm, folder.directory, folder.checkpoint[1], announce, ranks)
+            _go_on(settings, run, learner.algorithm, folder.checkpoint[1], announce, ranks)
         if not settings.durable:
             _refuse_forgotten_log(settings, learner, folder, ranks.rank)
         try:
@@ -228,8 +228,8 @@ def training_run(
 
 def _go_on(
     settings: LearnerSettings,
+    run: TrainingRun,
     algorithm: Algorithm,
-    directory: RunDirectory,
     checkpoint: CheckpointInfo,
     announce: Callable[[str], None],
     ranks: Ranks,
@@ -237,7 +237,9 @@ def _go_on(
     """Writes the settings of a run after its checkpoint was read, and makes all ranks continue together."""
     if ranks.is_first:
         # Written now: a checkpoint that does not fit the settings has been refused, and the run has kept its old ones.
-        write_settings(settings, directory, checkpoint.env_steps, announce)
+        write_settings(settings, run.run_directory, checkpoint.env_steps, announce)
+        if limits := run.trainer.reached_limits():
+            announce(describe_limits(limits))
     # Again: a checkpoint has the generators of rank 0.
     ranks.join(algorithm.join_ranks)
     # From now on, each rank has noted its earlier actors: none of them is taken for a new one.

@@ -128,6 +128,37 @@ def test_a_run_that_was_interrupted_has_the_bits_of_one_that_was_not(tmp_path, a
     assert counts[0] == counts[1], "cumulative statistics"
 
 
+@pytest.fixture(scope="module")
+def run_of_many_episodes(tmp_path_factory):
+    """A run that has come to its end after 100 episodes, each of 5 steps and the return 15."""
+    run_dir = tmp_path_factory.mktemp("episodes") / "run"
+    train(settings_for(run_dir, "impala", "--env-id", "tests.environments:CountingEnv"))
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        ((), {"--total-steps": r"640 \(6\d\d env steps\)"}),
+        (("--total-steps", "320"), {"--total-steps": r"320 \(6\d\d env steps\)"}),
+        (("--total-steps", "700", "--stop-return", "14"), {"--stop-return": r"14 \(mean return 15\.0\)"}),
+        (
+            ("--stop-return", "14"),
+            {"--stop-return": r"14 \(mean return 15\.0\)", "--total-steps": r"640 \(6\d\d env steps\)"},
+        ),
+        (("--total-steps", "700"), {}),
+    ],
+)
+def test_a_run_that_had_reached_its_end_says_at_which_limit(run_of_many_episodes, tmp_path, options, limits):
+    said = []
+    train(resumed(copied(run_of_many_episodes, tmp_path / "run"), *options), announce=said.append)
+    reached = " and ".join(f"{option} {values}" for option, values in limits.items())
+    expected = f"the run had already reached {reached}; to train it further, raise {' and '.join(limits)}"
+    lines = [line for line in said if "already reached" in line]
+    assert len(lines) == bool(limits)
+    assert all(re.fullmatch(expected, line) for line in lines), lines
+
+
 def test_a_run_by_the_former_default_goes_on_by_it_if_no_algorithm_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = Path("runs/before")
