@@ -257,10 +257,12 @@ class SlurmSettings(ActingSettings, ServingSettings):
         return 0 if self.eval_interval_s is None and self.eval_interval_steps is None else 1
 
     def learner_values(self) -> dict[str, Any]:
-        """Returns the settings of `rollcast learner`, as its --config has them."""
+        """Returns the settings of `rollcast learner`, as its --config has them.
+
+        A setting that is None is among them, because it may replace the value of a recipe.
+        """
         own = ServingSettings.model_fields.keys() - {*_MADE_HERE, "run_dir", "resume"}
-        values = self.model_dump(mode="json", include=set(own))
-        return {name: value for name, value in values.items() if value is not None}
+        return self.model_dump(mode="json", include=set(own))
 
     def actor_values(self, role: str) -> Mapping[str, Any]:
         """Returns the settings of `rollcast actor`, as its --config has them.

@@ -26,6 +26,24 @@ class TestLearner:
         assert (own.algorithm, own.seed, own.ppo, own.recipe) == ("ppo", 7, settings.ppo, "ppo-cartpole")
         assert own.ppo.n_epochs == 3
 
+    @pytest.mark.parametrize(
+        ("arguments", "expected"),
+        [
+            (("--recipe", "sac-pendulum", "--stop-return", "None"), {"stop_return": None}),
+            (("--recipe", "ppo-halfcheetah", "--batch-size", "None"), {"batch_size": None}),
+            (("--recipe", "ppo-halfcheetah", "--no-normalize-observations"), {"normalize_observations": False}),
+            (
+                ("--recipe", "ppo-simple-spread", "--env-kwargs", '{"N": 0}'),
+                {"env_kwargs": {"N": 0, "local_ratio": 0.5}},
+            ),
+            (("--recipe", "dqn-lunarlander", "--hidden-sizes", "[]"), {"hidden_sizes": []}),
+        ],
+    )
+    def test_has_the_empty_values_that_replace_those_of_the_recipe(self, arguments, expected, tmp_path):
+        file = written(tmp_path, read(*arguments).learner_values())
+        own = ServingSettings.from_command_line("rollcast learner", ["--config", str(file)])
+        assert own.model_dump(mode="json", include=set(expected)) == expected
+
     def test_listens_at_any_port_for_all_machines(self):
         assert read().learner_values()["address"] == "0.0.0.0:0"
 
@@ -164,8 +182,7 @@ NOT_PASSED_ON = {
 def test_every_option_of_the_processes_reaches_them_or_is_made_here(process, settings):
     given = read()
     passed_on = given.learner_values() if process == "learner" else given.actor_values("act")
-    unset = {name for name in SlurmSettings.model_fields if getattr(given, name) is None}
-    lost = settings.model_fields.keys() - passed_on.keys() - unset - NOT_PASSED_ON[process].keys()
+    lost = settings.model_fields.keys() - passed_on.keys() - NOT_PASSED_ON[process].keys()
     assert not lost, f"{', '.join(sorted(lost))}: pass them on, or say why not"
     assert NOT_PASSED_ON[process].keys() <= settings.model_fields.keys()
 
