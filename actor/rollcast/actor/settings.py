@@ -98,8 +98,8 @@ class ActingSettings(EnvironmentSettings):
     )
     on_step_failure: Literal["fail", "drop_episode"] = setting(
         "fail",
-        "Action when an environment raises in a step. fail: the actor fails; drop_episode: log the traceback, "
-        "drop the episode and reset the environment.",
+        "Action when an environment raises in a step, or returns a wrong value. fail: the actor fails; drop_episode: "
+        "log the traceback, drop the episode and reset the environment.",
         FREE,
     )
     step_timeout_s: TimeoutSeconds = setting(

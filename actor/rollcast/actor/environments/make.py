@@ -45,8 +45,9 @@ class EnvironmentFactory:
             faster of `"sync"` and `"subprocess"`, as measured at the start.
         agent_policies: For PettingZoo: agents with equal spaces share a policy (`"shared"`), or each agent has its own
             policy (`"separate"`).
-        on_step_failure: The reaction to an exception in `step`. `"fail"`: the actor fails. `"drop_episode"`: the actor
-            drops the episode and resets the environment. With a vector entry point, the actor always fails.
+        on_step_failure: The reaction to an exception in `step`, or a wrong value from it. `"fail"`: the actor fails.
+            `"drop_episode"`: the actor drops the episode and resets the environment. With a vector entry point, the
+            actor always fails.
         atari: The environment is a game of ALE, with the preprocessing of `atari.make_atari`.
         whole_games: An episode of an Atari game is a whole game instead of a life. For evaluation.
     """

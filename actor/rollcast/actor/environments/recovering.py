@@ -1,5 +1,6 @@
-"""Drops an episode in which the environment raises an exception, and continues with the next episode."""
+"""Drops an episode in which the environment raises or returns a wrong value, and continues with the next episode."""
 
+import copy
 import logging
 import threading
 import time
@@ -9,7 +10,17 @@ from typing import Any, Final
 import gymnasium
 
 from rollcast.actor.environments.failures import FailureReport
+from rollcast.actor.environments.returned_values import (
+    InvalidValueError,
+    checked_flag,
+    checked_leaves,
+    checked_reset,
+    checked_reward,
+    checked_step,
+)
+from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
 from rollcast.services.limits.token_buckets import TokenBuckets
+from rollcast.services.spaces.spaces import SubstepSpaces, space_leaves
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +38,10 @@ _Environment = gymnasium.Env[Any, Any]
 
 
 class RecoveringEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper that truncates the episode if the environment raises an exception, instead of raising it.
+    """A wrapper that truncates the episode if `step` raises an exception or returns a wrong value.
 
-    The failed step returns the previous observation. Its info has `FAILURE_KEY`, so a `RolloutWorker` drops the step.
-    The wrapper still raises exceptions of `reset`, and the tenth failure in a row (`MAX_FAILURES_IN_A_ROW`).
+    The failed step returns the first observation of its episode. Its info has `FAILURE_KEY`, so a `RolloutWorker` drops
+    the step. The wrapper still raises exceptions of `reset`, and the tenth failure in a row (`MAX_FAILURES_IN_A_ROW`).
 
     Args:
         env: The environment; `reset` must make it usable again.
@@ -38,27 +49,42 @@ class RecoveringEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: _Environment) -> None:
         super().__init__(env)
-        self._last: Any = None
+        self._leaves = space_leaves(env.observation_space)
+        self._mask = action_mask_of(SubstepSpaces(observation=env.observation_space, action=env.action_space))
+        self._first: Any = None
         self._n_failures = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins an episode."""
-        self._last, info = self.env.reset(seed=seed, options=options)
-        return self._last, info
+        observation, info = checked_reset(self.env.reset(seed=seed, options=options))
+        # A copy, because environments may reuse their buffer, and a failed step may leave a wrong value there.
+        self._first = copy.deepcopy(observation)
+        return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401 - the environment's own
-        """Takes a step; truncates the episode if the environment raises an exception or calls `sys.exit`."""
+        """Takes a step; truncates the episode if the environment raises, calls `sys.exit`, or returns a wrong value."""
         try:
-            result = self.env.step(action)
+            result = self._checked(self.env.step(action))
         except (Exception, SystemExit) as error:
             self._n_failures += 1
             if self._n_failures == MAX_FAILURES_IN_A_ROW:
                 raise
             report = FailureReport.of(error, doing="step", env_index=None, env_seed=None)
-            return self._last, 0.0, False, True, {FAILURE_KEY: report.to_json().decode()}
+            return self._first, 0.0, False, True, {FAILURE_KEY: report.to_json().decode()}
         self._n_failures = 0
-        self._last = result[0]
         return result
+
+    def _checked(self, result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ANN401 - any value
+        """Returns the result of a step, if training accepts all of it."""
+        observation, reward, terminated, truncated, info = checked_step(result)
+        leaves = checked_leaves(self.observation_space, self._leaves, observation, "the observation")
+        terminated, truncated = checked_flag(terminated, "terminated"), checked_flag(truncated, "truncated")
+        if self._mask is not None and not (terminated or truncated) and any(self._mask.allows_no_action(leaves)):
+            raise InvalidValueError(
+                f"the {ACTION_MASK!r} allows no action: {leaves[ACTION_MASK].tolist()}; expected at least one allowed "
+                "action until the episode has ended; end the episode, or allow an action without an effect"
+            )
+        return observation, checked_reward(reward), terminated, truncated, info
 
 
 def failures_in(infos: dict[str, Any]) -> Iterator[tuple[int, FailureReport]]:

@@ -1,14 +1,17 @@
 """Checks the values that environments return from `step` and `reset`."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from rollcast.services.errors import InvalidInputError, InvalidTensorError
 from rollcast.services.spaces.leaf_schema import leaf_schema
+from rollcast.services.spaces.spaces import Observation, describe_space, flatten_observation
 
 # Types whose values need no further check.
 _NUMBERS: Final = frozenset({float, int, np.float64, np.float32})
@@ -98,6 +101,50 @@ def checked_flag(flag: Any, name: str) -> bool:  # noqa: ANN401 - any value
     if number not in (0, 1):
         raise InvalidValueError(problem)
     return bool(number)
+
+
+def checked_leaves(space: Space[Any], leaves: Mapping[str, Space[Any]], value: Any, what: str) -> Observation:  # noqa: ANN401
+    """Returns the leaves of an observation, in the order of the space.
+
+    Args:
+        space: The space of the observation.
+        leaves: As `space_leaves` returns them for the space.
+        value: The observation.
+        what: Name of the observation in the message.
+
+    Raises:
+        InvalidValueError: If a leaf is missing, has another shape or kind of number than its space, or holds a value
+            that `check_observed` refuses.
+    """
+    try:
+        arrays = flatten_observation(space, value)
+    except (KeyError, IndexError, TypeError) as error:
+        raise InvalidValueError(
+            f"{what} lacks {error}; expected a value of {describe_space(space)}; make the environment return values "
+            "of its space"
+        ) from error
+    for path, leaf in leaves.items():
+        array, shape = arrays[path], leaf.shape or ()
+        where = what + (f" at {path!r}" if path else "")
+        if array.shape != shape or not is_taken_for(array.dtype, leaf):
+            raise InvalidValueError(
+                f"{where} is {array.dtype}{list(array.shape)}; expected {leaf.dtype}{list(shape)}; make the "
+                "environment return values of its space"
+            )
+        # A third of the time of the other check, which is for all other kinds of values.
+        if array.dtype.kind != "f" or array.dtype != leaf.dtype or not np.isfinite(array).all():
+            check_observed(leaf, array, where)
+    return arrays
+
+
+def is_taken_for(given: np.dtype[Any], leaf: Space[Any]) -> bool:
+    """Returns whether an observation of a dtype is accepted for a leaf of an observation space.
+
+    As in gymnasium's own vectors, float64 passes for float32. gymnasium's Discrete contains every integer type.
+    """
+    if isinstance(leaf, Discrete) and np.issubdtype(given, np.integer):
+        return True
+    return leaf.dtype is None or np.can_cast(given, leaf.dtype, "same_kind")
 
 
 def check_observed(leaf: Space[Any], values: NDArray[Any], what: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from rollcast.actor.environments.returned_values import InvalidValueError, check_observed
+from rollcast.actor.environments.returned_values import InvalidValueError, check_observed, is_taken_for
 from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import describe_space, space_leaves
 
@@ -159,7 +159,7 @@ class SpaceArrays:
             with contextlib.suppress(ValueError):  # a list of lists of different lengths
                 array = np.asarray(value)
                 found = f"{array.dtype}{list(array.shape)}"
-                if array.shape == leaf.shape and _is_taken_for(array.dtype, leaf):
+                if array.shape == leaf.shape and is_taken_for(array.dtype, leaf.space):
                     return array
         where = f"leaf {leaf.path!r} of the {self._what}" if leaf.path else f"the {self._what}"
         raise InvalidValueError(
@@ -291,12 +291,6 @@ def _check_discrete(leaf: _Leaf, value: Value, where: str) -> None:
     if isinstance(low, int) and isinstance(n_values, int) and not leaf.shape and low <= value < low + n_values:
         return
     check_observed(leaf.space, np.asarray(value), where)
-
-
-def _is_taken_for(given: np.dtype[Any], leaf: _Leaf) -> bool:
-    # As in gymnasium's own vectors, float64 passes for float32. gymnasium's Discrete contains every integer type.
-    is_discrete = isinstance(leaf.space, spaces.Discrete)
-    return np.can_cast(given, leaf.dtype, "same_kind") or (is_discrete and np.issubdtype(given, np.integer))
 
 
 def _can_become(given: np.dtype[Any], expected: np.dtype[Any]) -> bool:

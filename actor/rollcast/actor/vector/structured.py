@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
 from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, DroppedEpisodesLog
-from rollcast.actor.environments.returned_values import InvalidValueError, check_observed, checked_reward
+from rollcast.actor.environments.returned_values import InvalidValueError, checked_leaves, checked_reward
 from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
 from rollcast.actor.statistics.firing import FiresEvents, listen_to
@@ -22,8 +22,6 @@ from rollcast.services.spaces.spaces import (
     Observation,
     check_action_space_supported,
     check_spaces_match,
-    describe_space,
-    flatten_observation,
     space_leaves,
 )
 
@@ -229,24 +227,9 @@ class StructuredVectorEnv:
         return leaves
 
     def _taken_apart(self, actor: ActorId, observation: NestedObservation) -> Observation:
-        space = self.spaces[actor.substep_key].observation
-        try:
-            leaves = flatten_observation(space, observation)
-        except (KeyError, IndexError, TypeError) as error:
-            raise InvalidValueError(
-                f"the observation of {actor} lacks {error}; expected a value of {describe_space(space)}; make the "
-                "environment return values of its space"
-            ) from error
-        for path, leaf_space in self._leaves[actor.substep_key].items():
-            leaf, shape = leaves[path], leaf_space.shape or ()
-            where = f"the observation of {actor}" + (f" at {path!r}" if path else "")
-            if leaf.shape != shape or not np.can_cast(leaf.dtype, leaf_space.dtype or leaf.dtype, "same_kind"):
-                raise InvalidValueError(
-                    f"{where} is {leaf.dtype}{list(leaf.shape)}; expected {leaf_space.dtype}{list(shape)}; make the "
-                    "environment return values of its space"
-                )
-            check_observed(leaf_space, leaf, where)
-        return leaves
+        key = actor.substep_key
+        what = f"the observation of {actor}"
+        return checked_leaves(self.spaces[key].observation, self._leaves[key], observation, what)
 
     def _check_spaces(self, index: int) -> None:
         spaces = self._envs[index].spaces

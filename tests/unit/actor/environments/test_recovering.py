@@ -1,3 +1,5 @@
+from contextlib import closing
+
 import gymnasium
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ from rollcast.actor.environments.failures import EnvironmentFailedError, Failure
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, DroppedEpisodesLog, RecoveringEnv
 from rollcast.actor.vector.make import make_vector_env
+from rollcast.actor.vector.sequential import SequentialVectorEnv
 from tests.rollouts import transitions_of
 from tests.unit.actor.workers.flat_workers import worker_of
+from tests.wrong_environments import REWARDS
 
 
 class Flaky(gymnasium.Env):
@@ -117,6 +121,61 @@ def test_setting_applies_to_environments_made_by_name(vectorization, caplog):
     assert rollout.valid.tolist() == [[True, True], [True, True], [False, False]] * 3
     assert worker.dropped_episodes == 6
     assert len(caplog.records) == 5
+
+
+@pytest.mark.parametrize("what", [*REWARDS, "four", "ended", "token", "sight"])
+def test_an_episode_is_dropped_at_a_wrong_value(what, caplog):
+    factory = EnvironmentFactory("tests.wrong_environments:WrongEnv", {"what": what}, on_step_failure="drop_episode")
+    with closing(worker_of(make_vector_env(factory, 2), 9)) as worker:
+        rollout = worker.collect()
+    assert rollout.valid.tolist() == [[True, True], [True, True], [False, False]] * 3
+    assert worker.dropped_episodes == 6
+    assert "raised InvalidValueError in step()" in caplog.records[0].message
+
+
+def test_processes_drop_an_episode_at_a_wrong_value():
+    factory = EnvironmentFactory(
+        "tests.wrong_environments:WrongEnv", {"what": "sight"}, "subprocess", on_step_failure="drop_episode"
+    )
+    with closing(worker_of(make_vector_env(factory, 2), 9)) as worker:
+        assert worker.collect().valid.tolist() == [[True, True], [True, True], [False, False]] * 3
+
+
+class OneBuffer(gymnasium.Env):
+    """Observes in one buffer, whose number is wrong in every third step; it may ask for an action that is forbidden."""
+
+    def __init__(self, space: spaces.Space, wrong: int) -> None:
+        self.observation_space, self.action_space = space, spaces.Discrete(2)
+        self._is_masked, self._wrong = isinstance(space, spaces.Dict), wrong
+        self._seen = np.ones(2, np.int8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._n_steps, self._seen[:] = 0, 1
+        return self._observe(), {}
+
+    def step(self, action):
+        self._n_steps += 1
+        self._seen[:] = self._wrong if self._n_steps == 3 else 1
+        return self._observe(), 1.0, False, False, {}
+
+    def _observe(self):
+        return {"seen": np.zeros(1, np.float32), "action_mask": self._seen} if self._is_masked else self._seen
+
+
+@pytest.mark.parametrize(
+    ("space", "wrong"),
+    [
+        (spaces.MultiDiscrete([2, 2], np.int8), 2),
+        (spaces.Dict({"seen": spaces.Box(-1, 1, (1,)), "action_mask": spaces.MultiBinary(2)}), 0),
+    ],
+    ids=["buffer", "mask"],
+)
+def test_a_wrong_value_in_the_buffer_of_all_observations_ends_one_episode(space, wrong):
+    env = RecoveringEnv(OneBuffer(space, wrong))
+    vector_env = SequentialVectorEnv([lambda: env], autoreset_mode=AutoresetMode.SAME_STEP)
+    with closing(worker_of(vector_env, 6)) as worker:
+        assert worker.collect().valid.tolist() == [[True], [True], [False]] * 2
 
 
 def test_hours_of_dropped_episodes_are_a_line_a_minute(caplog):
