@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 from rollcast.learner.reward_bounds import MAX_NORMALIZED_REWARD, clipped_reward
 from rollcast.learner.runs.goal import goal_of
 from rollcast.learner.writers.metric_names import (
+    ACTORS_ALIVE,
+    DROPPED_EPISODES,
     ENV_STEPS_PER_SECOND,
     EPISODES,
     EVAL_MEAN_RETURN,
@@ -60,6 +62,9 @@ _MAX_FINDINGS: Final = 16
 _UNBOUNDED: Final = 1e30
 # Observations above this are too large for a network.
 _LARGE_OBSERVATION: Final = 100.0
+# The steps of one environment without the end of an episode that are too many: in any run; in half of a run.
+_ENDLESS: Final = 100_000
+_LONG: Final = 2_000
 # The algorithms that learn from a step once or a few times, and the steps a second below which steps are dear.
 _LEARN_ONCE: Final = ("impala", "ppo", "appo")
 _DEAR: Final = 100.0
@@ -265,6 +270,31 @@ def returns_equal(run: RunRecords) -> Iterator[LearningFinding]:
             "from yet",
             "check the environment's rewards; if they are rare, "
             + run.advice("a higher {entropy_cost}", "a higher {epsilon}", otherwise="explore more, or shape them"),
+        )
+
+
+def no_episode(run: RunRecords) -> Iterator[LearningFinding]:
+    """No episode has ended, although each environment has made many steps: 100,000, or 2,000 and half of the run.
+
+    Such a run has no returns, so that nothing shows whether the policy improves, and no `--stop-return` ends it.
+    Dropped episodes are another problem. Source: Pardo et al. 2018, "Time Limits in Reinforcement Learning" (a limit in
+    training diversifies experience, also for tasks without an end); gymnasium's longest limit in steps of a policy is
+    27,000, that of Atari games.
+    """
+    if run.episodes or run.newest(EPISODES.tag) is None or run.newest(DROPPED_EPISODES.tag) or run.spaces is None:
+        return
+    n_actors = max((_finite(record, ACTORS_ALIVE.tag) or 0.0 for record in run.records), default=0.0)
+    n_agents = sum(substep.n_agents for substep in run.spaces.values())
+    steps = run.records[-1]["env_steps"]
+    of_each = steps / (max(n_actors, 1.0) * float(run.settings.get("envs_per_actor") or 1) * n_agents)
+    is_half = steps >= float(run.settings.get("total_steps", math.inf)) / 2
+    if of_each >= _ENDLESS or (of_each >= _LONG and is_half):
+        yield LearningFinding(
+            "no-episode",
+            f"no episode has ended in {steps:,} steps, about {of_each:,.0f} of each environment: there are no returns "
+            "that show whether the policy improves",
+            "give the environment a time limit: --env-kwargs '{\"max_episode_steps\": 1000}' for an id of gymnasium, "
+            "gymnasium.wrappers.TimeLimit in your own factory",
         )
 
 
@@ -609,6 +639,7 @@ def goal_missed(run: RunRecords) -> Iterator[LearningFinding]:
 RULES: Final[tuple[Callable[[RunRecords], Iterator[LearningFinding]], ...]] = (
     returns_fell,
     returns_equal,
+    no_episode,
     entropy_gone,
     policy_random,
     policy_stands_still,

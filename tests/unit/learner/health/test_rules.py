@@ -174,6 +174,40 @@ def test_dear_steps_are_told_at_the_start_of_a_run():
     assert rules_of(run_of(records(2, **begun | SLOW | starting), spaces_=spaces_)) == []
 
 
+ENDLESS: dict[str, Any] = {
+    **dict.fromkeys(("train__mean_return", *(f"episode_return__{name}" for name in ("mean", "std", "min", "max")))),
+    **{"train__episodes": 0, "episode_count__epoch": 0, "actors__alive": 4, "actors__dropped_episodes": 0},
+    "ppo__entropy": 1.0,
+}
+TWO_AGENTS = {"0": SubstepSpaces(observation=SPACES["0"].observation, action=SPACES["0"].action, n_agents=2)}
+
+
+@pytest.mark.parametrize(
+    ("n", "total_steps", "more", "found"),
+    [
+        # 2,000 steps a record, of 4 actors with 5 environments of 2 agents
+        (1999, 10**9, {}, False),
+        (2000, 10**9, {}, True),
+        (2000, 10**9, {"train__episodes": lambda i: int(i == 1999)}, False),
+        (2000, 10**9, {"actors__dropped_episodes": 3}, False),
+        (2000, 10**9, {"actors__alive": lambda i: 5 if i == 9 else 4}, False),
+        (40, 160_001, {}, False),
+        (40, 160_000, {}, True),
+        (39, 10_000, {}, False),
+        (1, 10_000, {}, False),
+    ],
+)
+def test_a_run_without_the_end_of_an_episode_needs_a_time_limit(
+    n: int, total_steps: int, more: dict[str, Any], found: bool
+):
+    settings = SETTINGS | {"total_steps": total_steps, "envs_per_actor": 5}
+    run = run_of(records(n, **HEALTHY | ENDLESS | more), settings, TWO_AGENTS)
+    assert rules_of(run) == ["no-episode"] * found
+    for finding in find(run):
+        assert f"no episode has ended in {2000 * n:,} steps, about {50 * n:,} of each environment" in finding.what
+        assert "max_episode_steps" in finding.advice
+
+
 def test_an_empty_run_and_one_of_another_algorithm_have_no_findings():
     assert rules_of(run_of([])) == []
     assert find(RunRecords(records=records(), settings={})) == []
