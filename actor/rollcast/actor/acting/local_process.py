@@ -36,6 +36,7 @@ from rollcast.services.errors import RollcastError, is_permanent, message_of
 from rollcast.services.joining.activity import ActorFailure
 from rollcast.services.joining.join import ActorRole
 from rollcast.services.limits.limits import DEFAULT_LIMITS
+from rollcast.services.process.child_lines import write_to_parent
 from rollcast.services.process.printable import log_to_stderr
 from rollcast.services.process.stop_signals import ignore_terminal
 from rollcast.services.wire.allocator import reuse_large_buffers
@@ -86,14 +87,17 @@ class LocalActorPlan:
     told: Connection | None = None
 
 
-def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
+def run_local_actor(plan: LocalActorPlan, failures: Connection, stderr: Connection | None = None) -> None:
     """Runs an actor in the child process. Exits with 0, or sends the failure through `failures` and exits with 1.
 
     Args:
         plan: The arguments.
         failures: The write end of a pipe to the parent. If the actor fails, it writes one JSON object `{exception_type,
             message, traceback, is_permanent}`.
+        stderr: The pipe for stderr, as in `write_to_parent`; None: the inherited stderr.
     """
+    if stderr is not None:
+        write_to_parent(stderr)
     stop = threading.Event()
     # Environments may start processes, which Python forbids in daemonic ones.
     multiprocessing.current_process().daemon = False

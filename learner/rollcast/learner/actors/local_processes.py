@@ -18,6 +18,7 @@ from rollcast.learner.actors.forkserver import start_forkserver
 from rollcast.learner.actors.supervision import ActorEnd, Supervision
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.joining.activity import ActorFailure
+from rollcast.services.process.child_lines import ChildLines
 from rollcast.services.process.interrupts import interrupts_held_back
 from rollcast.services.process.socket_paths import short_temporary_paths
 
@@ -50,17 +51,21 @@ def text_pipe() -> tuple[Connection, Connection]:
 class _LocalActor:
     """An actor and its present process, if any."""
 
-    def __init__(self, plan: LocalActorPlan, context: BaseContext) -> None:
+    def __init__(self, plan: LocalActorPlan, context: BaseContext, lines: ChildLines) -> None:
         self.actor_id: Final = plan.actor_id
         self._plan = plan
         self._context = context
+        self._lines = lines
         self._failures: Connection | None = None
         self.process: BaseProcess | None = None
 
     def launch(self) -> None:
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=run_local_actor, args=(self._plan, sender), name=f"rollcast-{self.actor_id}", daemon=True
+            target=run_local_actor,
+            args=(self._plan, sender, self._lines.sender()),
+            name=f"rollcast-{self.actor_id}",
+            daemon=True,
         )
         try:
             with interrupts_held_back(), short_temporary_paths():
@@ -125,7 +130,8 @@ class LocalProcesses(Supervision):
         has_rollouts: Callable[[], bool] = lambda: True,
     ) -> None:
         context = multiprocessing_context(start_method)
-        self._actors = [_LocalActor(plan, context) for plan in plans]
+        self._lines = ChildLines()
+        self._actors = [_LocalActor(plan, context, self._lines) for plan in plans]
         super().__init__(self._actors, max_restarts=max_restarts, on_exit=on_exit, has_rollouts=has_rollouts)
         if isinstance(context, ForkServerContext):
             start_forkserver()
@@ -154,3 +160,4 @@ class LocalProcesses(Supervision):
                 actor.process.kill()
                 actor.process.join(_KILL_TIMEOUT_S)
             actor.take_end()
+        self._lines.close()

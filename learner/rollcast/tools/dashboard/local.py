@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from rollcast.learner.settings.train import TrainSettings
 from rollcast.services.errors import AddressInUseError, ConfigurationError, RollcastError, message_of
+from rollcast.services.process.child_lines import ChildLines, write_to_parent
 from rollcast.services.process.installation import require_extra
 from rollcast.services.process.interrupts import interrupts_held_back
 from rollcast.services.process.printable import log_to_stderr
@@ -59,13 +60,18 @@ class LocalDashboard:
 
     def __init__(self, plan: LocalDashboardPlan) -> None:
         self.learner_address = plan.learner_address
+        self._plan = plan
+        self._lines = ChildLines()
+
+    def __enter__(self) -> Self:
         context = multiprocessing.get_context("spawn")
         self._receiver, self._sender = context.Pipe(duplex=False)
         self._process = context.Process(
-            target=_run_dashboard, args=(plan, self._sender), name="rollcast-dashboard", daemon=True
+            target=_run_dashboard,
+            args=(self._plan, self._sender, self._lines.sender()),
+            name="rollcast-dashboard",
+            daemon=True,
         )
-
-    def __enter__(self) -> Self:
         with interrupts_held_back():
             self._process.start()
         self._sender.close()
@@ -81,6 +87,7 @@ class LocalDashboard:
             self._process.join(_STOP_TIMEOUT_S)
         self._process.close()
         self._receiver.close()
+        self._lines.close()
 
     def link(self) -> str:
         """Waits until the page is served, and returns its link.
@@ -142,8 +149,10 @@ def _plan(settings: TrainSettings, learner_address: str) -> LocalDashboardPlan:
     )
 
 
-def _run_dashboard(plan: LocalDashboardPlan, parent: Connection) -> None:
+def _run_dashboard(plan: LocalDashboardPlan, parent: Connection, stderr: Connection | None) -> None:
     """Serves the page in the child; sends the parent `{url}`, or `{kind, message}` of an error."""
+    if stderr is not None:
+        write_to_parent(stderr)
     # The learner decides when its page ends.
     ignore_terminal()
     os.nice(_NICE)

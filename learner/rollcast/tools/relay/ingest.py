@@ -36,6 +36,7 @@ from rollcast.services.errors import (
 from rollcast.services.history.history import EventSeverity
 from rollcast.services.joining.join import ActorRole, JoinOffer
 from rollcast.services.limits.limits import LONGEST_WAIT_S, Limits
+from rollcast.services.process.child_lines import ChildLines, write_to_parent
 from rollcast.services.process.interrupts import interrupts_held_back
 from rollcast.services.process.printable import log_to_stderr
 from rollcast.services.process.socket_paths import short_temporary_paths
@@ -100,9 +101,10 @@ class _IngestProcess:
         advertised_host: The host at which other machines reach it; empty: see `advertised_address`.
     """
 
-    def __init__(self, plan: IngestPlan, advertised_host: str) -> None:
+    def __init__(self, plan: IngestPlan, advertised_host: str, lines: ChildLines) -> None:
         self.actor_id: Final = plan.name
         self._plan = plan
+        self._lines = lines
         self._advertised_host = advertised_host
         self._context = multiprocessing.get_context("spawn")
         self._reports: Connection | None = None
@@ -140,7 +142,10 @@ class _IngestProcess:
     def _launch(self) -> None:
         own, its = self._context.Pipe()
         process = self._context.Process(
-            target=_relay_until_stopped, args=(self._plan, its), name=f"rollcast-{self.actor_id}", daemon=True
+            target=_relay_until_stopped,
+            args=(self._plan, its, self._lines.sender()),
+            name=f"rollcast-{self.actor_id}",
+            daemon=True,
         )
         with its, interrupts_held_back():
             process.start()
@@ -261,7 +266,8 @@ class IngestProcesses:
     n_ranks = 1
 
     def __init__(self, plans: list[IngestPlan], *, advertised_host: str = "") -> None:
-        self._processes = [_IngestProcess(plan, advertised_host) for plan in plans]
+        self._lines = ChildLines()
+        self._processes = [_IngestProcess(plan, advertised_host, self._lines) for plan in plans]
         # Records the ends of processes as events of the run.
         self._note: NoteEvent = forget_event
         self._supervision = Supervision(self._processes, max_restarts=2**31, on_exit=self._note_exit)
@@ -354,6 +360,7 @@ class IngestProcesses:
         deadline = time.monotonic() + (0.0 if at_once else _STOP_TIMEOUT_S)
         for process in self._processes:
             process.join(max(0.0, deadline - time.monotonic()))
+        self._lines.close()
         atexit.unregister(self._kill)
 
     def _kill(self) -> None:
@@ -432,8 +439,10 @@ def ingest_processes(settings: "ServingSettings") -> Iterator[tuple[IngestProces
             processes.close(at_once=at_once)
 
 
-def _relay_until_stopped(plan: IngestPlan, parent: Connection) -> None:
+def _relay_until_stopped(plan: IngestPlan, parent: Connection, stderr: Connection | None) -> None:
     """Relays in the child; reports `{address, n_actors, has_learner}` periodically, or `{error, message}` once."""
+    if stderr is not None:
+        write_to_parent(stderr)
     # The learner decides when its processes end, even if all processes of a job get SIGTERM.
     ignore_terminal()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
