@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 import grpc
 
 _TIMEOUT_S = 10.0
+# A file of certificates or of an address. The authorities of a whole operating system have 0.3 MB.
+_MAX_FILE_BYTES = 1 << 22
 # HealthCheckResponse.ServingStatus; proto3 omits a zero.
 _STATUSES = {b"": "UNKNOWN", b"\x08\x01": "SERVING", b"\x08\x02": "NOT_SERVING", b"\x08\x03": "SERVICE_UNKNOWN"}
 
@@ -46,7 +48,7 @@ def probe(address: str, service: str = "", *, environment: Mapping[str, str] | N
             f"{address} does not report whether {service or 'the server'} serves ({code.name}: {details}); expected "
             "SERVING; it may have no such service, or be another server"
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return f"no learner answers at {address} ({error or type(error).__name__}); expected one that serves"
     if status == "SERVING":
         return None
@@ -92,16 +94,24 @@ def _connect(address: str, environment: Mapping[str, str]) -> grpc.Channel:
 
 
 def _read(path: str | None) -> bytes | None:
+    """Returns the content of a file, without waiting for a pipe; raises ValueError if it is too large."""
     if not path:
         return None
-    with open(path, "rb") as file:  # noqa: PTH123  # pathlib takes longer to import than to use
-        return file.read()
+
+    def open_now(path: str, flags: int) -> int:
+        # Without O_NONBLOCK, the open of a pipe waits for a process that writes to it. Windows has no such flag.
+        return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+    with open(path, "rb", opener=open_now) as file:  # pathlib takes longer to import than to use
+        content = file.read(_MAX_FILE_BYTES + 1) or b""
+    if len(content) > _MAX_FILE_BYTES:
+        raise ValueError(f"{path} has more than {_MAX_FILE_BYTES:,} bytes")
+    return content
 
 
 def _read_rendezvous(path: str) -> tuple[str, str]:
     """Returns the address in a learner's address file, and the name in its certificate, or ""."""
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123  # pathlib takes longer to import than to use
-        content = json.load(file)
+    content = json.loads(_read(path) or b"")
     if not isinstance(content, dict) or not isinstance(content.get("address"), str):
         raise ValueError("the file has no address")  # noqa: TRY004  # what `probe` expects
     return content["address"], str(content.get("server_name", ""))

@@ -1,8 +1,12 @@
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
+
+import pytest
 
 from rollcast.services.client import health_probe
 from rollcast.services.rendezvous import Rendezvous, write_rendezvous
@@ -38,6 +42,26 @@ def test_probe_finds_the_learner_by_its_file(learner, tmp_path):
     assert "has no address" in health_probe.probe(f"file:{file}")
     write_rendezvous(file, Rendezvous(address=learner.address))
     assert health_probe.probe(f"file:{file}") is None
+
+
+@pytest.mark.parametrize("reads", ["address", "ROLLCAST_TLS_CA"])
+def test_probe_of_a_file_without_an_end_ends(reads, tmp_path):
+    pipe, large, deep = (tmp_path / name for name in ("pipe", "large", "deep"))
+    os.mkfifo(pipe)
+    large.write_bytes(bytes((1 << 22) + 1))
+    deep.write_bytes(100_000 * b"[")
+    for file, reason in (
+        (pipe, ""),
+        (large, "more than 4,194,304 bytes"),
+        (Path("/dev/zero"), "more than"),
+        (deep, ""),
+    ):
+        if reads == "address":
+            told = health_probe.probe(f"file:{file}")
+        else:
+            told = health_probe.probe("127.0.0.1:1", environment={reads: str(file)})
+        assert "no learner answers at" in told
+        assert reason in told
 
 
 def test_ctrl_c_ends_the_probe_without_a_traceback():
