@@ -14,7 +14,7 @@ from rollcast.learner.playing.saved_play import played_environment
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.evaluate import EvaluateSettings
 from rollcast.services.joining.evaluation import EvalActions, EvaluationActions, EvaluationPlan
-from rollcast.services.settings.new_files import check_new_file
+from rollcast.services.settings.new_files import check_new_file, write_new_file
 from rollcast.services.status.numbers import decimal
 
 
@@ -48,7 +48,7 @@ def evaluate(settings: EvaluateSettings, output: IO[str]) -> int:
         }
         if len(played) > 1:
             summary["by_actions"] = {kind.option: dataclasses.asdict(one) for kind, one in played.items()}
-        settings.summary_json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        write_new_file(settings.summary_json, "--summary-json", json.dumps(summary, indent=2) + "\n")
     # After the file, because the reader of the output may have ended.
     _print(
         output, settings, played, f"{settings.saved_policy}, version {saved.policy_version}, on {env_factory.env_id}"

@@ -30,7 +30,7 @@ from rollcast.services.process.installation import typed_again
 from rollcast.services.rollouts.recording import RolloutWriter
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
-from rollcast.services.settings.new_files import check_new_file
+from rollcast.services.settings.new_files import check_new_file, write_new_file
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.status.numbers import decimal
 
@@ -181,7 +181,7 @@ def _report(
             print_line(output, f"{name:<15}{value}")
     if settings.summary_json is not None:
         text = json.dumps(dataclasses.asdict(summary), indent=2)
-        settings.summary_json.write_text(text + "\n", encoding="utf-8")
+        write_new_file(settings.summary_json, "--summary-json", text + "\n")
 
 
 def _training(settings: RecordSettings, env_factory: EnvironmentFactory) -> str:

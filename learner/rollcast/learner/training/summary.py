@@ -6,6 +6,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
+from rollcast.services.settings.new_files import write_new_file
 from rollcast.services.wire.same_fields import same_fields
 
 
@@ -56,8 +57,8 @@ class TrainingSummary:
     best_eval_mean_return: float | None = None
 
     def write_json(self, path: Path) -> None:
-        """Writes the summary to a file."""
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
+        """Writes the summary to a file; see `write_new_file`."""
+        write_new_file(path, "--summary-json", json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
 
 # Returns the fields of a summary that are those of a `ProgressSnapshot`.

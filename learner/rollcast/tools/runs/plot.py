@@ -12,6 +12,7 @@ from rollcast.learner.runs.curves import Curve, Spread, alike, read_curve, sprea
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.writers.metric_names import EVAL_CI_HIGH, EVAL_CI_LOW, EVAL_MEAN_RETURN, MEAN_RETURN
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.settings.new_files import check_new_file
 from rollcast.tools.settings import PlotSettings
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def plot(settings: PlotSettings, out: TextIO) -> int:
     """
     if settings.out.suffix not in _FORMATS:
         raise ConfigurationError(f"--out: {str(settings.out)!r}; expected a file that ends with .png or .svg")
+    check_new_file(settings.out, "--out")
     groups = alike([RunDirectory(path) for path in settings.runs])
     metric = settings.metric or _common_metric([run for runs in groups.values() for run in runs])
     over_seconds = settings.over == "seconds"

@@ -1,4 +1,4 @@
-"""Reads and checks files that an option names: a pipe, a device or a huge file neither hangs a process nor fills it.
+"""Reads, writes and checks files that an option names: no pipe, device or huge file hangs a process or fills it.
 
 Imports little, because clients use it.
 """
@@ -15,10 +15,14 @@ from typing import BinaryIO, Final
 MAX_TEXT_BYTES: Final = 1 << 22
 # `os.read` allocates as much as it may read, and most files are small.
 _PIECE_BYTES: Final = 1 << 16
-# The seconds in which a pipe must deliver its content. Shells write at once, as in `--config <(generate)`.
+# The seconds in which a pipe must deliver its content, or be read. Shells write at once, as in `--config <(generate)`.
 _PATIENCE_S: Final = 5.0
+# Seconds between two looks for a process that reads a pipe.
+_LOOK_S: Final = 0.05
 # Without O_NONBLOCK, the open of a pipe waits for a process that writes to it. Windows has neither flag.
-_FLAGS: Final = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_SHARED_FLAGS: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS: Final = os.O_RDONLY | _SHARED_FLAGS
+_WRITE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _SHARED_FLAGS
 
 
 def read_named_file(path: Path, most: int = MAX_TEXT_BYTES, *, patience_s: float = _PATIENCE_S) -> bytes:
@@ -37,7 +41,7 @@ def read_named_file(path: Path, most: int = MAX_TEXT_BYTES, *, patience_s: float
         is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         deadline = time.monotonic() + patience_s
         content = bytearray()
-        while is_file or _is_readable(descriptor, deadline):
+        while is_file or _is_ready(descriptor, select.POLLIN, deadline):
             try:
                 piece = os.read(descriptor, min(_PIECE_BYTES, most + 1 - len(content)))
             except BlockingIOError:
@@ -50,6 +54,48 @@ def read_named_file(path: Path, most: int = MAX_TEXT_BYTES, *, patience_s: float
         raise OSError(errno.ETIMEDOUT, f"its content has not ended after {patience_s:g} s", str(path))
     finally:
         os.close(descriptor)
+
+
+def write_named_file(path: Path, content: bytes, *, patience_s: float = _PATIENCE_S) -> None:
+    """Writes a small file. Pipes and devices are written, too, if a process reads them in time.
+
+    Args:
+        path: The file; its content is replaced.
+        content: The bytes to write.
+        patience_s: The seconds in which a process must read a pipe.
+
+    Raises:
+        OSError: The file cannot be written; with ETIMEDOUT, no process has read the pipe in time.
+    """
+    deadline = time.monotonic() + patience_s
+    descriptor = _open_to_write(path, deadline)
+    try:
+        left = memoryview(content)
+        while left:
+            try:
+                left = left[os.write(descriptor, left) :]
+            except BlockingIOError:
+                if not _is_ready(descriptor, select.POLLOUT, deadline):
+                    raise _unread(path) from None
+    finally:
+        os.close(descriptor)
+
+
+def _open_to_write(path: Path, deadline: float) -> int:
+    while True:
+        try:
+            return os.open(path, _WRITE_FLAGS, 0o666)
+        except OSError as error:
+            # a pipe that no process has opened to read
+            if error.errno != errno.ENXIO:
+                raise
+        if time.monotonic() > deadline:
+            raise _unread(path)
+        time.sleep(_LOOK_S)
+
+
+def _unread(path: Path) -> OSError:
+    return OSError(errno.ETIMEDOUT, "no process reads it", str(path))
 
 
 def open_regular_file(path: Path) -> BinaryIO:
@@ -76,9 +122,9 @@ def is_replaceable(path: Path) -> bool:
     return path.is_file() or not path.exists()
 
 
-def _is_readable(descriptor: int, deadline: float) -> bool:
-    """Waits until a pipe or a device has content, or has ended. Returns False after the deadline."""
+def _is_ready(descriptor: int, event: int, deadline: float) -> bool:
+    """Waits until a pipe or a device has content or room, or has ended. Returns False after the deadline."""
     found = select.poll()
-    found.register(descriptor, select.POLLIN)
+    found.register(descriptor, event)
     left_s = deadline - time.monotonic()
     return left_s > 0 and bool(found.poll(left_s * 1000))

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from rollcast.learner import main
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.saved import read_saved_policy
-from rollcast.services.process.named_files import is_replaceable, open_regular_file, read_named_file
+from rollcast.services.process.named_files import is_replaceable, open_regular_file, read_named_file, write_named_file
 from rollcast.services.rendezvous import Rendezvous, read_rendezvous, write_rendezvous
 from rollcast.services.rollouts.recording import read_rollouts
 from rollcast.services.security.security import ClientSecurity, ServerTls
@@ -46,6 +47,41 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path):
         read_named_file(huge(tmp_path))
     with pytest.raises(IsADirectoryError):
         read_named_file(tmp_path)
+
+
+def test_a_file_a_device_and_a_pipe_that_is_read_are_written(tmp_path: Path, pipe: Path):
+    content = 300_000 * b"x"
+    path = tmp_path / "file"
+    for written in (content, b"short"):
+        write_named_file(path, written)
+        assert path.read_bytes() == written
+    write_named_file(Path(os.devnull), content)
+    with ThreadPoolExecutor() as threads:
+        reading = threads.submit(pipe.read_bytes)
+        write_named_file(pipe, content)
+        assert reading.result() == content
+
+
+def test_no_writer_waits_without_end_for_who_reads_a_pipe(pipe: Path):
+    with pytest.raises(OSError, match="no process reads it"):
+        write_named_file(pipe, b"text", patience_s=0.1)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(OSError, match="no process reads it"):
+            write_named_file(pipe, 300_000 * b"x", patience_s=0.1)
+    finally:
+        os.close(reading)
+
+
+@pytest.mark.slow
+def test_a_summary_for_a_pipe_without_a_reader_ends_with_an_error(
+    pipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    given = ["record", "--env-id", "CartPole-v1", "--rollouts", "1", "--output", str(tmp_path / "recording")]
+    assert main([*given, "--summary-json", str(pipe)]) == 2
+    told = capsys.readouterr().err
+    assert f"--summary-json: '{pipe}' cannot be written: no process reads it; expected a file, or a pipe" in told
+    assert (tmp_path / "recording").is_file()
 
 
 def test_what_a_shell_pipes_into_an_option_is_read():

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -55,13 +56,21 @@ def test_draws_a_picture_of_each_kind(tmp_path: Path, suffix: str, beginning: by
     [
         (("--out", "curves.gif"), "'curves.gif'; expected a file that ends with .png or .svg"),
         (("--metric", "loss"), "has no values of 'loss'"),
-        (("--out", "/nowhere/curves.png"), "cannot be written: No such file or directory"),
+        (("--out", "/nowhere/curves.png"), "--out: there is no folder '/nowhere'; expected an existing one"),
     ],
 )
 def test_rejects_what_cannot_be_drawn(tmp_path: Path, arguments: tuple[str, ...], message: str):
     run = run_of(tmp_path / "run", RECORDS).path
     with pytest.raises(ConfigurationError, match=message):
         printed(plot, PlotSettings, run, *arguments)
+
+
+def test_a_picture_replaces_no_pipe_and_waits_for_none(tmp_path: Path):
+    run, pipe = run_of(tmp_path / "run", RECORDS).path, tmp_path / "pipe.png"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigurationError, match=r"--out: '.*pipe.png' is not a regular file"):
+        printed(plot, PlotSettings, run, "--out", pipe)
+    assert pipe.is_fifo()
 
 
 def test_solved_seeds_that_end_early_keep_their_return_and_are_marked(tmp_path: Path):
