@@ -26,6 +26,9 @@ LOCAL_PROCESS_LAUNCHER = {
     "learner/rollcast/tools/dashboard/local.py",
     # the learner's own relays; what they report comes as JSON
     "learner/rollcast/tools/relay/ingest.py",
+    # the pipe for what those processes write to stderr; its bytes are read as text
+    "services/rollcast/services/process/child_lines.py",
+    "tests/unit/services/process/test_child_lines.py",
     # starts the tracker of those processes before a Ctrl-C is held back
     "services/rollcast/services/process/interrupts.py",
     # the forkserver of tests, which has imported what their processes need
