@@ -205,6 +205,17 @@ class TestTrain:
         assert "dial in" not in told
         assert "waiting" not in told
 
+    def test_asks_for_environments_once_all_have_left(self, tmp_path: Path):
+        address, socket = f"127.0.0.1:{free_port()}", f"unix:{tmp_path / 'play'}"
+        options = ("--address", address, "--envs-per-actor", 4, "--algorithm", "impala", "--stop-return", 1e9)
+        options += ("--serve-environments", socket, "--run-dir", tmp_path / "run")
+        with running("learner", "train", *options) as training:
+            with game(socket, "cartpole", 4):
+                wait_until(lambda: status_of(address).updates > 0, "an update")
+            asked = f"environments to dial in at {socket}: start one there"
+            wait_until(lambda: status_of(address).waiting_for == asked, "its request")
+            assert ended(training, signal.SIGTERM) == 0
+
     def test_ends_if_nobody_dials_in(self, tmp_path: Path):
         # a temporary folder that is too long for sockets makes no difference
         temporary = tmp_path / ("x" * 100)

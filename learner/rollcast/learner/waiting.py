@@ -119,13 +119,15 @@ def longest_rollout_s(n_rollout_steps: int, collect_timeout_s: float) -> float:
     return n_rollout_steps * max(collect_timeout_s, DEFAULT_STEP_TIMEOUT_S)
 
 
-def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str], *, n_in_step: int = 0) -> str:
+def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str], *, n_in_step: int = 0, dialled: str = "") -> str:
     """Returns a sentence that names the actors for which the trainer waits, and advice.
 
     Args:
         infos: Every actor that has joined.
         addresses: The addresses at which the learner listens.
         n_in_step: The number of necessary actors if they play in step; 0 if one is enough.
+        dialled: The addresses at which the learner's own actor serves environments; empty: it has no such actor. That
+            actor leaves while no environment is connected.
     """
     streaming = [info for info in infos if info.state is ActorState.STREAMING]
     if streaming and len(streaming) >= n_in_step:
@@ -141,10 +143,13 @@ def explain_wait(infos: Sequence[ActorInfo], addresses: Sequence[str], *, n_in_s
     gone = "".join(
         f"; {info.actor_id} is {info.state.name.lower()}" + (f": {info.last_error}" if info.last_error else "")
         for info in [info for info in infos if info not in streaming][:3]
+        if not dialled or info.state is not ActorState.LEFT
     )
     if streaming:
         return (
             f"{n_in_step - len(streaming)} more actors to join at {where}, because with --deterministic all of "
             f"{n_in_step} play in step: start them with `rollcast actor --learner-address HOST:PORT`{gone}"
         )
+    if dialled:
+        return f"environments to dial in at {dialled}: start one there{gone}"
     return f"an actor to join at {where}: start one with `rollcast actor --learner-address HOST:PORT`{gone}"

@@ -87,6 +87,18 @@ def test_a_short_silence_is_nobodys_fault_and_a_long_one_is_the_environments():
     )
 
 
+def test_a_learner_at_whose_actor_environments_dial_in_asks_for_environments():
+    gone = replace(ACTOR, actor_id="local-0", state=ActorState.LEFT)
+    assert explain_wait([gone], ("unix:/s", "localhost:1"), dialled="localhost:50052") == (
+        "environments to dial in at localhost:50052: start one there"
+    )
+    lost = replace(gone, state=ActorState.LOST, last_error="exit code -9")
+    assert explain_wait([lost], ("unix:/s",), dialled="localhost:50052") == (
+        "environments to dial in at localhost:50052: start one there; local-0 is lost: exit code -9"
+    )
+    assert "rollouts from 1 connected actor" in explain_wait([gone, ACTOR], ("unix:/s",), dialled="localhost:50052")
+
+
 @pytest.mark.parametrize(
     ("change", "is_so"),
     [

@@ -53,6 +53,7 @@ class DialInActor:
     Attributes:
         address: The learner's address for the actor, a unix socket.
         announce: See Args.
+        dialled: The addresses at which environments may dial in.
         envs_per_actor: See Args.
 
     Raises:
@@ -78,8 +79,8 @@ class DialInActor:
         self.address = f"unix:{self._socket_dir / 'learner.sock'}"
         self.envs_per_actor = envs_per_actor
         self.announce = announce
+        self.dialled = dial_in.address
         self._limits = limits
-        self._dialled = dial_in.address
         self._said, self._told = text_pipe()
         plan = LocalActorPlan(
             address=self.address,
@@ -132,7 +133,7 @@ class DialInActor:
             )
         except CollectTimeoutError as error:
             raise CollectTimeoutError(
-                f"no environment has dialled in at {self._dialled} for {timeout_s:.0f} s, and the learner needs its "
+                f"no environment has dialled in at {self.dialled} for {timeout_s:.0f} s, and the learner needs its "
                 "spaces; expected one; start it sooner, or raise --collect-timeout-s"
             ) from error
 
@@ -143,8 +144,8 @@ class DialInActor:
             ActorFailedError: The actor failed, and will not be restarted.
         """
         while self._said.poll():
-            self._dialled = self._said.recv_bytes().decode()
-            self.announce(f"environments may dial in at {self._dialled}")
+            self.dialled = self._said.recv_bytes().decode()
+            self.announce(f"environments may dial in at {self.dialled}")
         self._processes.look_after()
 
     def note_exits(self, on_exit: Callable[[str, ActorEnd], None]) -> None:
@@ -253,3 +254,6 @@ class DialInDistributedActors(ServedDistributedActors):
 
     def _look_after_actors(self) -> None:
         self._actor.look_after()
+
+    def _dialled(self) -> str:
+        return self._actor.dialled

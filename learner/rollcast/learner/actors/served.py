@@ -382,7 +382,11 @@ class ServedDistributedActors(DistributedActors):
         durable = self._serving.durable
         if durable is not None and (problem := durable.problem()):
             return problem
-        return explain_wait(self.actor_infos, self.addresses, n_in_step=self._n_in_step)
+        return explain_wait(self.actor_infos, self.addresses, n_in_step=self._n_in_step, dialled=self._dialled())
+
+    def _dialled(self) -> str:
+        """Returns the addresses at which environments may dial in; empty: none."""
+        return ""
 
     def _assemble(self, learner_device: str) -> AssembledBatch:
         """Assembles the next batch, or takes one that was assembled ahead."""
