@@ -176,7 +176,8 @@ def golden_messages() -> Mapping[str, bytes]:
     chunk = encode_policy(9, {"w": np.arange(3, dtype=np.float32)}).chunks[0]
     messages["policy_chunk"] = chunk[: find_seal(chunk)]  # its digest is optional, and came later
     messages["play_turns"] = seal(turns(turn(agent(reward=0.5))).SerializeToString())
-    (actions,) = actions_to_bytes([environment_pb2.EnvironmentActions(environment=1)], 3, 0.5, 1 << 20)
+    acted = environment_pb2.EnvironmentActions(environment=1).SerializeToString()
+    (actions,) = actions_to_bytes([acted], 3, 0.5, 1 << 20)
     messages["play_actions"] = seal(actions)
     codec = QuestionCodec(InferenceNetwork({"0": SUBSTEP}, PolicySpec()))
     asked = Question(7, b"d" * 16, "0", {"": np.array([[0.5, -0.5]], np.float32)}, None)

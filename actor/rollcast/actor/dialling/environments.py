@@ -254,10 +254,10 @@ class DialledEnvironments:
                 return
             for turn in turns:
                 index = places[turn.environment]
-                place = self._places[index]
-                place.turns.append(self._structured(client, turn))
+                place, structured = self._places[index], self._structured(client, turn)
+                place.turns.append(structured)
                 place.free_at = now
-                if turn.n_running:
+                if structured.observations:
                     self._asking[index] = now
                     place.free_at = None
                 self._heard[index] = None

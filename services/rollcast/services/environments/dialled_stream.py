@@ -75,12 +75,13 @@ class DialledStream:
             InvalidTensorError: An observation does not fit its space, or has a forbidden value.
             LimitExceededError: The clients use too many names of episodes' values.
         """
-        if request.WhichOneof("kind") != "turns" or not request.turns.turns:
+        turns = request.turns.turns[:]
+        if not turns:
             raise InvalidTurnError(
                 f"client {self._codec.client!r} sent {_kind(request)} after hello; expected turns, at least one; open "
                 "another stream to change spaces or environments"
             )
-        return tuple(map(self._turn, request.turns.turns))
+        return tuple(map(self._turn, turns))
 
     def answer(self, environment: int) -> tuple[Agent, ...]:
         """Notes that the server sends the actions of an environment.
@@ -100,36 +101,37 @@ class DialledStream:
 
     def _turn(self, proto: environment_pb2.EnvironmentTurn) -> DialledTurn:
         assert self._hello is not None  # hello comes first
-        environment, where = proto.environment, self._codec.where(proto.environment)
+        environment = proto.environment
         if environment >= self._hello.n_envs:
             raise InvalidTurnError(
-                f"{where}: there is no such environment; expected a number below {self._hello.n_envs}, which is "
-                "hello.n_envs; correct it"
+                f"{self._codec.where(environment)}: there is no such environment; expected a number below "
+                f"{self._hello.n_envs}, which is hello.n_envs; correct it"
             )
-        episode = self._episodes.setdefault(environment, _Episode())
+        episode = self._episodes.get(environment)
+        if episode is None:
+            episode = self._episodes[environment] = _Episode()
         if episode.asking:
             raise InvalidTurnError(
-                f"{where}: a turn arrived before the actions for the last one were sent; expected at most one turn "
-                "that waits for actions; wait for the answer"
+                f"{self._codec.where(environment)}: a turn arrived before the actions for the last one were sent; "
+                "expected at most one turn that waits for actions; wait for the answer"
             )
         turn = self._codec.turn(proto)
-        for agent in turn.agents:
-            self._check_agent(episode, environment, agent.substep_key, agent.agent_index, agent.state, agent.reward)
-            if agent.executed_action is not None or agent.chosen_by:
-                self._check_acted(episode, environment, agent.substep_key, agent.agent_index)
-        running = tuple((a.substep_key, a.agent_index) for a in turn.agents if a.state is AgentState.RUNNING)
-        ended = {
-            (a.substep_key, a.agent_index)
-            for a in turn.agents
-            if a.state in (AgentState.TERMINATED, AgentState.INTERRUPTED)
-        }
-        episode.ended |= ended
-        episode.acted -= ended
+        running, ended = [], []
+        for key, agent, state, _observation, reward, executed_action, chosen_by in turn.agents:
+            self._check_agent(episode, environment, key, agent, state, reward)
+            if executed_action is not None or chosen_by:
+                self._check_acted(episode, environment, key, agent)
+            if state is AgentState.RUNNING:
+                running.append((key, agent))
+            elif state is not AgentState.REWARDED:
+                ended.append((key, agent))
+        episode.ended.update(ended)
+        episode.acted.difference_update(ended)
         if running:
-            self._check_no_values(turn, where)
-            episode.asking, episode.has_begun = running, True
+            self._check_no_values(turn, environment)
+            episode.asking, episode.has_begun = tuple(running), True
         else:
-            self._check_end(episode, where)
+            self._check_end(episode, environment)
             self._episodes[environment] = _Episode()
         return turn
 
@@ -157,24 +159,24 @@ class DialledStream:
                 "acted in this episode; expected them only after an action; omit them"
             )
 
-    def _check_no_values(self, turn: DialledTurn, where: str) -> None:
+    def _check_no_values(self, turn: DialledTurn, environment: int) -> None:
         if turn.events:
             raise InvalidTurnError(
-                f"{where}: a turn has episode_values, but its episode is not over; expected them when no agent is "
-                "RUNNING; send them with the last turn"
+                f"{self._codec.where(environment)}: a turn has episode_values, but its episode is not over; expected "
+                "them when no agent is RUNNING; send them with the last turn"
             )
 
-    def _check_end(self, episode: _Episode, where: str) -> None:
+    def _check_end(self, episode: _Episode, environment: int) -> None:
         if not episode.has_begun:
             raise InvalidTurnError(
-                f"{where}: no agent is RUNNING in the first turn of an episode; expected at least one; send the first "
-                "turn when an agent has to act"
+                f"{self._codec.where(environment)}: no agent is RUNNING in the first turn of an episode; expected at "
+                "least one; send the first turn when an agent has to act"
             )
         if episode.acted:
             left = sorted(episode.acted)[:16]
             raise InvalidTurnError(
-                f"{where}: no agent is RUNNING, but {left} have acted in the episode and not ended; expected the last "
-                "observation of each, with TERMINATED or INTERRUPTED; send them in this turn"
+                f"{self._codec.where(environment)}: no agent is RUNNING, but {left} have acted in the episode and not "
+                "ended; expected the last observation of each, with TERMINATED or INTERRUPTED; send them in this turn"
             )
 
 

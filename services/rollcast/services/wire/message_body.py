@@ -97,6 +97,8 @@ def skip_field(serialized: bytes, tag: int, position: int) -> int:
 
 def varint(value: int) -> bytes:
     """Returns protobuf's encoding of a number of at least 0."""
+    if value <= 0x7F:
+        return bytes((value,))
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

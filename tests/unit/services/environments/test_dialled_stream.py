@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollcast.services.environments.codec import EpisodeValueNames
+from rollcast.services.environments.codec import EpisodeValueNames, actions_to_bytes
 from rollcast.services.environments.dialled import AgentState
 from rollcast.services.environments.dialled_stream import DialledStream
 from rollcast.services.errors import (
@@ -297,10 +297,43 @@ def test_actions_are_encoded_in_the_dtype_of_their_space():
     stream = stream_of(TEAM)
     stream.turns(turns(turn(gunner(), walker(1))))
     chosen = [np.int64(1), np.array([0.5, 0.25, -1.0], np.float32)]
-    encoded = stream.codec.actions(0, stream.answer(0), chosen)
+    encoded = environment_pb2.EnvironmentActions.FromString(stream.codec.actions(0, stream.answer(0), chosen))
     assert [(act.substep, act.agent) for act in encoded.agents] == [(1, 0), (0, 1)]
     assert encoded.agents[0].action == np.int64(1).tobytes()
     np.testing.assert_array_equal(np.frombuffer(encoded.agents[1].action, np.float32), chosen[1])
+
+
+@pytest.mark.parametrize(("policy_version", "progress"), [(0, 0.0), (7, 0.5), (1 << 40, 1.0), (-1, 0.25)])
+def test_answers_are_the_bytes_of_protobuf(policy_version, progress):
+    # Actions of more than 127 bytes, whose length takes two.
+    wide = SubstepSpaces(observation=spaces.Discrete(2), action=spaces.Box(-1.0, 1.0, (40,), np.float32), n_agents=200)
+    stream = stream_of({"0": FLAT["0"], "wide": wide}, n_envs=300)
+    answered = {
+        environment: [(0, 0, np.int64(environment % 3)), (1, 199, np.full(40, 0.5, np.float32))][: environment % 2 + 1]
+        for environment in (0, 1, 299)
+    }
+    encoded = []
+    for environment, agents in answered.items():
+        keys = [("wide" if substep else "0", number) for substep, number, _ in agents]
+        encoded.append(stream.codec.actions(environment, keys, [action for *_, action in agents]))
+    expected = [
+        environment_pb2.EnvironmentActions(
+            environment=environment,
+            agents=[
+                environment_pb2.AgentAction(substep=substep, agent=number, action=action.tobytes())
+                for substep, number, action in agents
+            ],
+        )
+        for environment, agents in answered.items()
+    ]
+
+    def whole(environments):
+        actions = environment_pb2.Actions(environments=environments, policy_version=policy_version, progress=progress)
+        return environment_pb2.PlayResponse(actions=actions).SerializeToString()
+
+    assert [*actions_to_bytes(encoded, policy_version, progress, 1 << 20)] == [whole(expected)]
+    parts = [*actions_to_bytes(encoded, policy_version, progress, len(whole(expected)) - 1)]
+    assert parts == [whole(expected[:1]), whole(expected[1:])]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
