@@ -85,15 +85,18 @@ class SubstepWorker(Worker[_Environments]):
 
     def _has_room(self, index: int, turn: Turn) -> bool:
         """Returns whether each agent that acts in a turn has space for another row."""
-        acting = turn.observations
-        return all(self._recorders[actor.substep_key].has_room(self._trajectory(index, actor)) for actor in acting)
+        for actor in turn.observations:
+            if not self._recorders[actor.substep_key].has_room(self._trajectory(index, actor)):
+                return False
+        return True
 
     def _has_all_rows(self, index: int) -> bool:
         """Returns whether all agents of an environment have T complete rows."""
-        return all(
-            recorder.n_complete(index * self._n_agents[key], (index + 1) * self._n_agents[key]) >= self._n_steps
-            for key, recorder in self._recorders.items()
-        )
+        for key, recorder in self._recorders.items():
+            n_agents = self._n_agents[key]
+            if not recorder.has_all_rows(index * n_agents, (index + 1) * n_agents):
+                return False
+        return True
 
     def _act(self, turns: Mapping[int, Turn]) -> dict[int, dict[ActorId, Any]]:
         """Chooses the actions for turns, by environment, with one call of the policy for each substep."""

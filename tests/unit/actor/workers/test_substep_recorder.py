@@ -28,7 +28,7 @@ def test_states_and_frames_before_a_rollout_are_those_of_its_first_row_whoever_i
         see(agent)
     recorded_until = [0] * n
     for _ in range(20):
-        while recorder.n_complete(0, n) < 8 and not (recorder.has_rows and rng.random() < 0.1):
+        while not recorder.has_all_rows(0, n) and not (recorder.has_rows and rng.random() < 0.1):
             for agent in range(n):
                 if is_open[agent] and rng.random() < 0.3:
                     see(agent)
