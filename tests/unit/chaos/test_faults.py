@@ -16,7 +16,7 @@ def test_the_same_seed_draws_the_same_faults(draw, kinds):
 
 
 def test_a_seed_draws_the_same_in_every_process():
-    """Whatever the order of sets of strings, which differs between processes."""
+    """The order of a set of strings differs between processes, and is to have no effect."""
     drawn = draw_faults(8, random.Random(1), short=False, only=KINDS_OF_CLIENTS)
     assert [fault.kind for fault in drawn] == [
         "freeze",

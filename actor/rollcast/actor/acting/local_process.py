@@ -71,6 +71,7 @@ class LocalActorPlan:
         role: The actor's role.
         dial_in: The addresses and limits for environments that dial in, in place of `env_factory`.
         told: The write end of a pipe for the addresses at which these environments dial in, as text.
+        stderr: The write end of a pipe for stderr, as in `write_to_parent`; None: the inherited stderr.
     """
 
     address: str
@@ -85,19 +86,19 @@ class LocalActorPlan:
     role: ActorRole = ActorRole.ACT
     dial_in: "DialIn | None" = None
     told: Connection | None = None
+    stderr: Connection | None = None
 
 
-def run_local_actor(plan: LocalActorPlan, failures: Connection, stderr: Connection | None = None) -> None:
+def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
     """Runs an actor in the child process. Exits with 0, or sends the failure through `failures` and exits with 1.
 
     Args:
         plan: The arguments.
         failures: The write end of a pipe to the parent. If the actor fails, it writes one JSON object `{exception_type,
             message, traceback, is_permanent}`.
-        stderr: The pipe for stderr, as in `write_to_parent`; None: the inherited stderr.
     """
-    if stderr is not None:
-        write_to_parent(stderr)
+    if plan.stderr is not None:
+        write_to_parent(plan.stderr)
     stop = threading.Event()
     # Environments may start processes, which Python forbids in daemonic ones.
     multiprocessing.current_process().daemon = False

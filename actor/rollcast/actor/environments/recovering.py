@@ -4,7 +4,7 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import gymnasium
@@ -18,7 +18,7 @@ from rollcast.actor.environments.returned_values import (
     checked_reward,
     checked_step,
 )
-from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
+from rollcast.actor.policies.action_masks import ACTION_MASK, ActionMask, action_mask_of
 from rollcast.services.limits.token_buckets import TokenBuckets
 from rollcast.services.spaces.spaces import SubstepSpaces, space_leaves
 
@@ -49,13 +49,17 @@ class RecoveringEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: _Environment) -> None:
         super().__init__(env)
-        self._leaves = space_leaves(env.observation_space)
-        self._mask = action_mask_of(SubstepSpaces(observation=env.observation_space, action=env.action_space))
+        self._leaves: Mapping[str, gymnasium.Space[Any]] = {}
+        self._mask: ActionMask | None = None
         self._first: Any = None
         self._n_failures = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins an episode."""
+        if not self._leaves:
+            # Not earlier: the vector refuses spaces that are not supported.
+            spaces = SubstepSpaces(observation=self.observation_space, action=self.action_space)
+            self._leaves, self._mask = space_leaves(spaces.observation), action_mask_of(spaces)
         observation, info = checked_reset(self.env.reset(seed=seed, options=options))
         # A copy, because environments may reuse their buffer, and a failed step may leave a wrong value there.
         self._first = copy.deepcopy(observation)

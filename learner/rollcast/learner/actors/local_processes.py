@@ -1,5 +1,6 @@
 """Starts local actor processes, watches them, restarts them with backoff, and ends them."""
 
+import dataclasses
 import json
 import logging
 import multiprocessing
@@ -63,7 +64,7 @@ class _LocalActor:
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(  # type: ignore[attr-defined]
             target=run_local_actor,
-            args=(self._plan, sender, self._lines.sender()),
+            args=(dataclasses.replace(self._plan, stderr=self._lines.sender()), sender),
             name=f"rollcast-{self.actor_id}",
             daemon=True,
         )

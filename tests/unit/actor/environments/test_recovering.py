@@ -13,6 +13,7 @@ from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.environments.recovering import MAX_FAILURES_IN_A_ROW, DroppedEpisodesLog, RecoveringEnv
 from rollcast.actor.vector.make import make_vector_env
 from rollcast.actor.vector.sequential import SequentialVectorEnv
+from rollcast.services.errors import InvalidSpaceError
 from tests.rollouts import transitions_of
 from tests.unit.actor.workers.flat_workers import worker_of
 from tests.wrong_environments import REWARDS
@@ -139,6 +140,26 @@ def test_processes_drop_an_episode_at_a_wrong_value():
     )
     with closing(worker_of(make_vector_env(factory, 2), 9)) as worker:
         assert worker.collect().valid.tolist() == [[True, True], [True, True], [False, False]] * 3
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "subprocess"])
+def test_a_space_that_is_not_supported_is_refused_as_without_the_wrapper(vectorization):
+    """Of gymnasium's spaces, Text is none."""
+    told = []
+    for on_step_failure in ("fail", "drop_episode"):
+        factory = EnvironmentFactory(
+            "tests.unit.actor.environments.test_recovering:Speaking", {}, vectorization, on_step_failure=on_step_failure
+        )
+        with pytest.raises(InvalidSpaceError) as caught:
+            make_vector_env(factory, 1)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+
+
+class Speaking(gymnasium.Env):
+    """Observes text."""
+
+    observation_space, action_space = spaces.Text(3), spaces.Discrete(2)
 
 
 class OneBuffer(gymnasium.Env):
