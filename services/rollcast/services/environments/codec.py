@@ -216,7 +216,9 @@ class TurnCodec:
             head = self._heads.get(agent)
             if head is None:
                 head = self._heads[agent] = self._head(*agent)
-            pieces += head, np.asarray(action, self._action_dtypes[agent[0]]).tobytes()
+            content = np.asarray(action, self._action_dtypes[agent[0]]).tobytes()
+            assert len(content) == self._actions[agent[0]].n_bytes, "an action of another size than its space"
+            pieces += head, content
         return b"".join(pieces)
 
     def _head(self, key: str, agent: int) -> bytes:
