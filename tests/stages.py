@@ -47,7 +47,7 @@ class Result:
 
 
 class Runner:
-    """Runs stages until Ctrl-C, which `interrupt` hears of."""
+    """Runs stages until Ctrl-C, which `interrupt` hears of, or another signal, of which `end` hears."""
 
     def __init__(self) -> None:
         self.is_interrupted = False
@@ -58,6 +58,12 @@ class Runner:
         self.is_interrupted = True
         for process in self._beside:
             _end(process)
+
+    def end(self, number: int, _: object) -> None:
+        """Ends the stages beside the others, which get no signal of this process's group, then itself by the signal."""
+        self.interrupt()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def run(self, stages: Sequence[str], *, are_beside: bool = False) -> list[Result]:
         """Runs stages, each after the last, until Ctrl-C, and returns their results."""
@@ -90,7 +96,7 @@ class Runner:
         cannot_run = bool(reports) and all(report.suffix == ".skipped" for report in reports)
         outcome = "FAILED" if process.returncode else "skipped" if cannot_run else "passed"
         # in one write: another stage may end at the same moment
-        print(f"{said or ''}== {stage}: {outcome}, {seconds:.0f} s\n", end="", flush=True)  # noqa: T201
+        print(f"{said or ''}== {stage}: {outcome}, {seconds:.0f} s\n", end="", flush=True)  # noqa: T201 - for people
         return _result(stage, seconds, process.returncode, reports)
 
 
@@ -167,11 +173,13 @@ def main(arguments: Sequence[str]) -> int:
     REPORTS.mkdir(parents=True, exist_ok=True)
     runner = Runner()
     signal.signal(signal.SIGINT, runner.interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, runner.end)
     with ThreadPoolExecutor(2) as pool:
         beside = [pool.submit(runner.run, [stage], are_beside=True) for stage in given.at_once]
         results = runner.run(given.stages)
     results = [*itertools.chain.from_iterable(future.result() for future in beside), *results]
-    print("\n" + "\n".join(summary(results)), flush=True)  # noqa: T201
+    print("\n" + "\n".join(summary(results)), flush=True)  # noqa: T201 - for people
     if runner.is_interrupted:
         return 128 + signal.SIGINT
     return int(any(result.failed for result in results))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT
+from tests.processes import ROOT, is_alive, wait_until
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.unit.test_a" name="test_1"/>
@@ -141,3 +141,16 @@ def test_an_interrupt_ends_stages_beside_that_were_started_too_late_for_it(start
     code, lines = ended(process)
     assert code == 130
     assert "failed: lint" in lines
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_all_ends_stages_beside_too(start, tmp_path, number):
+    """They are in groups of their own."""
+    makefile = "unit:\n\t@until [ -s beside ]; do sleep 0.05; done; echo begun; sleep 60\n"
+    makefile += "lint:\n\t@echo $$$$ >beside; sleep 60; true\n"
+    process = start(makefile, "--at-once", "lint", "--", "unit")
+    assert process.stdout.readline() == "begun\n"
+    os.killpg(process.pid, number)
+    assert ended(process)[0] == -number
+    beside = int((tmp_path / "beside").read_text())
+    wait_until(lambda: not is_alive(beside), "the end of the stage beside")

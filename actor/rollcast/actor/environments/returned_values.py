@@ -103,7 +103,12 @@ def checked_flag(flag: Any, name: str) -> bool:  # noqa: ANN401 - any value
     return bool(number)
 
 
-def checked_leaves(space: Space[Any], leaves: Mapping[str, Space[Any]], value: Any, what: str) -> Observation:  # noqa: ANN401
+def checked_leaves(
+    space: Space[Any],
+    leaves: Mapping[str, Space[Any]],
+    value: Any,  # noqa: ANN401 - any value
+    what: str,
+) -> Observation:
     """Returns the leaves of an observation, in the order of the space.
 
     Args:
