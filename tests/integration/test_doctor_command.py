@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.services.client.client import LearnerClient
+from rollcast.services.status.status import Phase
 from tests.processes import ended, free_port, rollcast, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
@@ -35,3 +36,13 @@ def test_reports_no_learner_then_nothing_wrong_then_a_lost_actor(tmp_path: Path)
         code, found = findings(address)
         assert code == 1
         assert any("actor one (slot 0) is lost" in what for _, what in found)
+
+
+def test_a_learner_that_has_finished_is_not_asked_again_later(tmp_path: Path):
+    address = f"127.0.0.1:{free_port()}"
+    options = ("--address", address, "--run-dir", tmp_path / "run", "--when-finished", "serve", "--batch-size", 2)
+    options += ("--algorithm", "impala", "--n-rollout-steps", 8, "--envs-per-actor", 2, "--total-steps", 16)
+    with running("learner", "learner", *options), LearnerClient(address) as client:
+        with running("actor", "--learner-address", address):
+            wait_until(lambda: status_of(client).phase is Phase.FINISHED, "the end of training")
+        assert "nothing shows whether the run learnt" in rollcast("doctor", "--address", address).stdout

@@ -1,11 +1,12 @@
 """`rollcast doctor`: finds the problems of a run, and suggests remedies."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
-from rollcast.learner.checkpoints.listing import state_of
+from rollcast.learner.checkpoints.listing import RunState, state_of
 from rollcast.learner.commands.printing import print_json, print_line
 from rollcast.learner.health.doctor import read_run
 from rollcast.learner.health.rules import MIN_EPISODES, evaluator_skips, find, goal_missed
@@ -13,9 +14,47 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.writers.metric_names import EVAL_EVALUATIONS, EVAL_SKIPPED, UPDATES
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError
+from rollcast.services.status.status import Phase
 from rollcast.services.version import software_version
 from rollcast.tools.doctor.diagnosis import Finding, Severity, diagnose, judged
 from rollcast.tools.settings import DoctorSettings
+
+# What the user can do if too few episodes have ended.
+_NEXT: Final[Mapping[RunState, str]] = {
+    "training": "ask again later",
+    "finished": "resume the run with more --total-steps, or give the environment a time limit if its episodes are long",
+    "stopped": "continue the run with --resume",
+    "empty": "begin the run again: it has no checkpoint from which to resume",
+}
+# The states of the runs of learners that no longer train.
+_ENDED: Final[Mapping[Phase, RunState]] = {Phase.STOPPING: "stopped", Phase.FINISHED: "finished"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Judgement:
+    """Whether enough episodes have ended to judge whether the run learns.
+
+    Attributes:
+        n_episodes: The number of episodes that have ended.
+        state: The state of the run.
+    """
+
+    n_episodes: int
+    state: RunState
+
+    @property
+    def is_possible(self) -> bool:
+        """True if enough episodes have ended."""
+        return self.n_episodes >= MIN_EPISODES
+
+    @property
+    def reason(self) -> str:
+        """Why it is not possible, and what to do."""
+        trains = self.state == "training"
+        return (
+            f"{'it is too early to tell whether the run learns' if trains else 'nothing shows whether the run learnt'}"
+            f": {self.n_episodes} episodes have ended; expected at least {MIN_EPISODES}; {_NEXT[self.state]}"
+        )
 
 
 def doctor(settings: DoctorSettings, output: IO[str]) -> int:
@@ -27,23 +66,23 @@ def doctor(settings: DoctorSettings, output: IO[str]) -> int:
     Raises:
         ConfigurationError: The folder is not a run directory.
     """
-    episodes, findings, summary = _ask(settings) if settings.run is None else _read(settings.run)
+    judgement, findings, summary = _ask(settings) if settings.run is None else _read(settings.run)
     # The exit code is that of the findings, even if the reader has read enough.
     with contextlib.suppress(SystemExit):
         if settings.json_output:
             document = {
                 "summary": summary,
-                "learning_is_judged": episodes is not None and episodes >= MIN_EPISODES,
+                "learning_is_judged": judgement is not None and judgement.is_possible,
                 "findings": [_as_json(finding) for finding in findings],
             }
             print_json(output, document)
         else:
-            _print(output, summary, findings, episodes)
+            _print(output, summary, findings, judgement)
     return int(any(finding.severity is Severity.WRONG for finding in findings))
 
 
-def _ask(settings: DoctorSettings) -> tuple[int | None, list[Finding], str]:
-    """Asks the learner; returns the number of episodes (None without a trainer), the findings, and a summary."""
+def _ask(settings: DoctorSettings) -> tuple[_Judgement | None, list[Finding], str]:
+    """Asks the learner; returns whether learning is judged (None without a trainer), the findings, and a summary."""
     try:
         with LearnerClient(
             settings.address, timeout_s=settings.timeout_s, security=settings.client_security()
@@ -56,18 +95,18 @@ def _ask(settings: DoctorSettings) -> tuple[int | None, list[Finding], str]:
         f"{status.policy_version}, {status.actors_alive} actors"
     )
     # `rollcast replay serve` has no trainer
-    episodes = status.episodes if status.algorithm else None
-    return episodes, diagnose(status, actors, own_version=software_version()), summary
+    judgement = _Judgement(status.episodes, _ENDED.get(status.phase, "training")) if status.algorithm else None
+    return judgement, diagnose(status, actors, own_version=software_version()), summary
 
 
-def _read(path: Path) -> tuple[int | None, list[Finding], str]:
+def _read(path: Path) -> tuple[_Judgement, list[Finding], str]:
     """Reads a run's folder; returns the same as `_ask`."""
     run = RunDirectory(path)
     read, state = read_run(run), state_of(run)
     summary = f"{state}, {read.newest('env_steps') or 0:,.0f} steps, {read.newest(UPDATES.tag) or 0:,.0f} updates"
     skips = evaluator_skips(int(read.newest(EVAL_EVALUATIONS.tag) or 0), int(read.newest(EVAL_SKIPPED.tag) or 0))
     missed = goal_missed(read) if state == "finished" else ()
-    return read.episodes, list(judged([*missed, *find(read), *skips])), summary
+    return _Judgement(read.episodes, state), list(judged([*missed, *find(read), *skips])), summary
 
 
 def _unreachable(settings: DoctorSettings, error: LearnerUnreachableError) -> Finding:
@@ -78,17 +117,14 @@ def _unreachable(settings: DoctorSettings, error: LearnerUnreachableError) -> Fi
     )
 
 
-def _print(output: IO[str], summary: str, findings: Sequence[Finding], episodes: int | None) -> None:
+def _print(output: IO[str], summary: str, findings: Sequence[Finding], judgement: _Judgement | None) -> None:
     lines = [summary]
     for finding in findings:
         lines += [f"{finding.severity.value + ':':<7}{finding.what}", f"{'':<7}{finding.advice}"]
     if not findings:
         lines.append("nothing is wrong")
-    if episodes is not None and episodes < MIN_EPISODES:
-        lines.append(
-            f"it is too early to tell whether the run learns: {episodes} episodes have ended; expected at least "
-            f"{MIN_EPISODES}; ask again later"
-        )
+    if judgement is not None and not judgement.is_possible:
+        lines.append(judgement.reason)
     for line in lines:
         print_line(output, line)
 

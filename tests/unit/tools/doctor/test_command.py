@@ -80,13 +80,40 @@ def test_a_healthy_run_has_nothing_wrong(tmp_path: Path):
 
 def test_without_enough_data_it_says_so(tmp_path: Path):
     run = make_run(tmp_path)
-    assert said(run).splitlines()[1:] == [
+    with run.locked():
+        lines = said(run).splitlines()
+    assert lines[1:] == [
         "nothing is wrong",
         "it is too early to tell whether the run learns: 0 episodes have ended; expected at least 100; ask again later",
     ]
     write_records(run, *records(3, **HEALTHY, time=1.0))
     assert "30 episodes have ended" in said(run)
     assert not json.loads(said(run, "--json-output"))["learning_is_judged"]
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "advice"),
+    [
+        ((), "begin the run again: it has no checkpoint from which to resume"),
+        ((False,), "continue the run with --resume"),
+        (
+            (False, True),
+            "resume the run with more --total-steps, or give the environment a time limit if its episodes are long",
+        ),
+    ],
+)
+def test_a_run_that_no_longer_trains_is_not_asked_again_later(
+    tmp_path: Path, checkpoints: tuple[bool, ...], advice: str
+):
+    run = make_run(tmp_path, env_id="own:Env-v0")
+    write_records(run, *records(3, **HEALTHY, time=1.0))
+    for number, has_ended in enumerate(checkpoints):
+        write_checkpoint(run, number, has_ended=has_ended)
+    assert said(run).splitlines()[2:] == [
+        f"nothing shows whether the run learnt: 30 episodes have ended; expected at least 100; {advice}"
+    ]
+    with run.locked():
+        assert said(run).endswith("expected at least 100; ask again later\n")
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path):
