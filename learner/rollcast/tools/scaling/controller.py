@@ -71,7 +71,7 @@ class ScalingController:
       `cooldown_s` prevent oscillation.
     - The controller judges increases by half or more. If the trainer still waits, and the speed has grown by less than
       a quarter of the proportional gain, it undoes the increase for `retry_s`. The actors then lack cores, or the
-      algorithm waits for each batch.
+      algorithm waits for each batch. A window without updates does not judge them, because the learner stood still.
 
     Invariant: `min_actors` <= `wanted` <= `max_actors`.
 
@@ -117,7 +117,7 @@ class ScalingController:
             now: The time, in seconds of a monotonic clock.
 
         Returns:
-            True if the wanted number has changed; the caller then begins a new window.
+            True if the wanted number has changed, or the window cannot judge it; the caller then begins a new window.
         """
         self._withheld = ""
         if self._too_few is not None and now >= self._too_few.until:
@@ -128,6 +128,8 @@ class ScalingController:
             step = self._step
             if step is None or min(waits.n_actors, self._wanted) < _JUDGED * step.n_actors:
                 return self._raise(waits, now)
+            if waits.env_steps_per_second <= 0.0:
+                return True
             self._step = None
             return (
                 self._take_back(step, waits, now) if self._gained_too_little(step, waits) else self._raise(waits, now)

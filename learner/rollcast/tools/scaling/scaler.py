@@ -162,7 +162,8 @@ class Scaler:
     def _step(self, controller: ScalingController, waits: Waits, now: float) -> None:
         before = controller.wanted
         if controller.decide(waits, now):
-            logger.info("%d actors instead of %d: %s", controller.wanted, before, controller.reason)
+            if controller.wanted != before:
+                logger.info("%d actors instead of %d: %s", controller.wanted, before, controller.reason)
             self._window.clear()
         elif controller.withheld and not self._withheld:
             logger.info("still %d actors: %s", before, controller.withheld)

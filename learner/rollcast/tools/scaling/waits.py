@@ -12,6 +12,8 @@ from rollcast.services.status.status import LearnerStatus
 # Slow updates make a window longer by at most this factor.
 _MIN_UPDATES: Final = 5
 _MAX_STRETCH: Final = 4.0
+# With fewer times between updates, the longest one also counts.
+_MIN_SPANS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,8 @@ class Waits:
         learner: The share of the time that the trainer waited for the actors, in [0, 1].
         actors: The share of the time that the actors waited for the learner, in [0, 1].
         n_actors: The mean number of connected actors.
-        env_steps_per_second: The environment steps used for training, per second.
+        env_steps_per_second: The environment steps used for training, per second, without the longest pause between
+            updates; 0: there was no update.
     """
 
     learner: float
@@ -94,10 +97,18 @@ class WaitWindow:
         return seconds >= (self._seconds if updates >= _MIN_UPDATES else _MAX_STRETCH * self._seconds)
 
     def _env_steps_per_second(self) -> float:
-        """Returns the steps per second from the first to the last observed update, because steps come in batches."""
+        """Returns the steps per second from the first to the last observed update, because steps come in batches.
+
+        The longest time between two updates does not count, because the learner may have stood still: its process was
+        frozen, or its disk was slow.
+        """
         after = [sample for before, sample in pairwise(self._samples) if sample.updates > before.updates]
-        first, last = (after[0], after[-1]) if len(after) > 1 else (self._samples[0], self._samples[-1])
-        return (last.env_steps - first.env_steps) / (last.time - first.time)
+        if len(after) < 2:
+            after = [self._samples[0], self._samples[-1]]
+        spans = [(later.time - earlier.time, later.env_steps - earlier.env_steps) for earlier, later in pairwise(after)]
+        if len(spans) >= _MIN_SPANS:
+            spans.remove(max(spans))
+        return sum(steps for _, steps in spans) / sum(seconds for seconds, _ in spans)
 
 
 def _actors_wait(status: LearnerStatus) -> bool:

@@ -109,6 +109,16 @@ def test_small_steps_that_bring_nothing_together_are_taken_back():
     assert set(wanted[3:]) == {6}
 
 
+def test_step_is_not_judged_by_a_window_without_updates():
+    controller = ScalingController(RULES, 4)
+    assert controller.decide(waits_of(4, 0.5, 1000), 0.0)
+    assert controller.wanted == 8
+    assert controller.decide(waits_of(8, 1.0, 0), 20.0), "the next window begins after it"
+    assert controller.wanted == 8
+    assert controller.decide(waits_of(8, 0.5, 1000), 40.0)
+    assert controller.wanted == 4, "the next window judges the same step"
+
+
 def test_steps_before_a_quiet_time_are_not_judged_later():
     controller = ScalingController(RULES, 4)
     controller.decide(waits_of(4, 0.5, 1000), 0.0)

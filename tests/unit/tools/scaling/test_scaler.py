@@ -24,12 +24,29 @@ class Learner:
         self.now: LearnerStatus | Exception = BUSY
         self.time = 0.0
         self.waits = 0.0
+        self.steps = 100  # a second
         self.scaler = Scaler(self.ask, ScalingRules(max_actors=16), window_s=10, hold_s=60, clock=lambda: self.time)
 
     def ask(self) -> LearnerStatus:
         if isinstance(self.now, Exception):
             raise self.now
         return self.now
+
+    def stand_still(self, seconds: int) -> None:
+        """Looks every second; the learner answers, and makes no update: it waits for rollouts."""
+        assert isinstance(self.now, LearnerStatus)
+        for second in range(1, seconds + 1):
+            self.time += 1
+            self.now = dataclasses.replace(self.now, waiting_for="rollouts", waiting_s=second)
+            self.scaler.look()
+        waited_s = self.now.waiting_fraction * self.now.seconds + seconds
+        self.now = dataclasses.replace(
+            self.now,
+            seconds=self.now.seconds + seconds,
+            waiting_fraction=waited_s / (self.now.seconds + seconds),
+            waiting_for="",
+            waiting_s=0.0,
+        )
 
     def go_on(self, seconds: int, now: LearnerStatus | Exception | None = None) -> None:
         """Looks every second, from `now` on; the trainer trains as much as it does not wait."""
@@ -44,7 +61,7 @@ class Learner:
                     before,
                     seconds=before.seconds + 1,
                     waiting_fraction=waited_s / (before.seconds + 1),
-                    env_steps=before.env_steps + 100,
+                    env_steps=before.env_steps + self.steps,
                     updates=before.updates + 1,
                 )
             self.scaler.look()
@@ -102,6 +119,21 @@ def test_metrics_say_what_is_wanted_and_whether_the_learner_answers(learner):
     assert values() == {"rollcast_scaler_wanted_actors": 4, "rollcast_scaler_learner_answers": 1}
     learner.go_on(100, LearnerUnreachableError("no answer"))
     assert values() == {"rollcast_scaler_learner_answers": 0}, "nobody knows what is wanted"
+
+
+def test_step_up_stays_if_the_learner_stands_still_before_it_is_judged(learner, caplog):
+    caplog.set_level("INFO", "rollcast.tools.scaling")
+    learner.waits = 0.5
+    learner.go_on(SETTLED + 11)
+    assert learner.scaler.wanted() == 8
+    learner.now = dataclasses.replace(learner.now, actors_alive=8)
+    # a full window of few updates is four times as long
+    learner.stand_still(50)
+    learner.steps = 200
+    learner.go_on(11)
+    assert learner.scaler.wanted() == 16, "twice the actors have trained twice as fast"
+    changes = [message.partition(":")[0] for message in caplog.messages if " instead of " in message]
+    assert changes == ["8 actors instead of 4", "16 actors instead of 8"]
 
 
 def test_nothing_changes_until_the_wanted_actors_are_there(learner):

@@ -91,6 +91,17 @@ def test_steps_a_second_are_those_between_updates():
     assert rates == {160 / 3}
 
 
+def test_steps_a_second_leave_out_a_time_in_which_the_learner_stood_still():
+    """Updates of 80 steps every second, except for four seconds, with or without answers in between."""
+    for are_answered in (False, True):
+        statuses = []
+        for t in range(21):
+            trained = min(t, 8) + max(t - 12, 0)
+            if are_answered or not 8 < t < 12:
+                statuses.append((float(t), status(t, updates=trained, env_steps=80 * trained)))
+        assert window_of(*statuses, seconds=15).waits().env_steps_per_second == 80
+
+
 def test_mean_number_of_actors_is_that_of_the_window():
     window = window_of((0.0, status(actors_alive=2)), (5.0, status(5.0, actors_alive=4)), (10.0, status(10.0)))
     assert window.waits().n_actors == 2
