@@ -22,8 +22,7 @@ from tests.chaos.report import Report
 from tests.chaos.run import RECOVERY_TIMEOUT_S, LearnerAssault, ProcessAssault, encoding_of, join_all
 from tests.chaos.run_files import rollouts_in_log
 
-# A learner that is frozen trains less, which is a reason to want fewer actors.
-_KINDS_OF_LEARNER: Final[tuple[LearnerKind, ...]] = ("learner_kill", "learner_term")
+_KINDS_OF_LEARNER: Final[tuple[LearnerKind, ...]] = ("learner_kill", "learner_term", "learner_freeze")
 _ENVS_PER_ACTOR: Final = 2
 # So slow that the learner would wait for more actors than there may be.
 _STEP_S: Final = 0.05
