@@ -143,7 +143,7 @@ def main(what: str) -> int:
     assert place is not None
     is_last = place.rank == place.n_ranks - 1
     try:
-        with RankGroup(place, timeout_s=4.0) as group:
+        with RankGroup(place, timeout_s=600.0 if what == "hang until a stop" else 4.0) as group:
             if is_last and what == "another version":
                 group_module.software_version = lambda: "0.0.1"
             group.compare({"--batch-size": 8})
@@ -168,7 +168,12 @@ def main(what: str) -> int:
                 os._exit(0)
             if is_last and what == "raise":
                 raise ConfigurationError("a wrong number; expected another; take it")
-            if is_last and what == "hang":
+            if not is_last and what == "hang until a stop":
+                stops: list[int] = []
+                signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
+                group.stop_by(lambda: bool(stops))
+                print("waits", flush=True)  # noqa: T201
+            if is_last and what in ("hang", "hang until a stop"):
                 print("hangs", flush=True)  # noqa: T201  # for the test, which reads it
                 os.kill(os.getpid(), signal.SIGSTOP)
             if is_last and what == "stay away":

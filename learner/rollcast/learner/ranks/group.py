@@ -23,6 +23,8 @@ from rollcast.services.version import software_version
 # The interval between a rank's reports, and the silence after which it counts as gone.
 _BEAT_S: Final = 0.25
 _SILENCE_S: Final = 2.0
+# After a request to stop, the silence after which no rank is waited for: a busy rank may be silent for some seconds.
+_STOP_SILENCE_S: Final = 8.0
 # The store usually answers within a millisecond. After this time without an answer, it counts as gone.
 _ANSWER_S: Final = 5.0
 # The time by which NCCL's own deadline follows that of `DeviceWatch`, which should act first.
@@ -158,6 +160,13 @@ class Group:
                 its reports omit the first. Any thread may call it.
         """
 
+    def stop_by(self, is_stopping: Callable[[], bool]) -> None:
+        """Ends operations that wait for a silent rank after a request to stop, without waiting for their deadline.
+
+        Args:
+            is_stopping: Returns whether this rank was asked to stop.
+        """
+
 
 class RankGroup(Group):
     """The connection of this process to the other ranks of its run.
@@ -177,6 +186,9 @@ class RankGroup(Group):
         self.rank, self.n_ranks = place.rank, place.n_ranks
         self._timeout_s = timeout_s
         self._describe: Callable[[], tuple[str, str]] = lambda: ("starting", "before the first update")
+        self._is_stopping: Callable[[], bool] = lambda: False
+        # True: a thread of torch is still in an operation that this rank has given up.
+        self._has_given_up = False
         self._store = self._connect()
         self._n_operations = 0
         # Of tensors on a device, if it has a backend of its own; those in main memory go through gloo.
@@ -221,7 +233,8 @@ class RankGroup(Group):
                 _within(_ANSWER_S, self._abort_device)
             except TimeoutError:
                 return
-        if distributed.is_initialized():
+        # torch would wait for its thread
+        if distributed.is_initialized() and not self._has_given_up:
             distributed.destroy_process_group()
 
     def compare(self, settings: Mapping[str, object]) -> None:
@@ -348,15 +361,41 @@ class RankGroup(Group):
         """Reports the work of this rank to the other ranks; see `Group.describe_by`."""
         self._describe = describe
 
+    def stop_by(self, is_stopping: Callable[[], bool]) -> None:
+        """Ends operations early after a request to stop; see `Group.stop_by`."""
+        self._is_stopping = is_stopping
+
     def _group_of(self, values: Tensor) -> ProcessGroup | None:
         """Returns the group for a tensor; None: the group of main memory."""
         return None if values.device.type == "cpu" else self._device_group
 
     def _end(self, work: Work, group: ProcessGroup | None, what: str) -> None:
         """Waits for an operation. On a device, the device's stream waits, and the host continues."""
+        if group is None:
+            self._await(work)
         work.wait()
         if group is not None and self._watch is not None:
             self._watch.note(work, what)
+
+    def _await(self, work: Work) -> None:
+        """Waits until an operation in main memory has ended, well or not. Python handles signals every 2 s.
+
+        Raises:
+            TimeoutError: This rank was asked to stop, and another rank or the store is silent.
+        """
+        before: dict[int, _Word | None] = {}
+        looked_at = 0.0
+        while not work.is_completed():
+            # of this wait, or of the operation: then the next wait raises it again
+            with contextlib.suppress(RuntimeError):
+                work.wait(timedelta(seconds=_SILENCE_S))
+            now = time.monotonic()
+            if work.is_completed() or not self._is_stopping() or (before and now - looked_at < _STOP_SILENCE_S):
+                continue
+            words = _within(_ANSWER_S, self._words)
+            if any(words[rank] == word for rank, word in before.items()):
+                raise TimeoutError("it was asked to stop, and waits for no silent rank")
+            before, looked_at = words, now
 
     def _abort_device(self) -> None:
         """Ends all operations on the device. Thread-safe and idempotent."""
@@ -409,6 +448,7 @@ class RankGroup(Group):
         try:
             yield
         except (RuntimeError, TimeoutError) as error:
+            self._has_given_up = isinstance(error, TimeoutError)
             # A thread that waits for the device, such as the publisher's, must also end.
             self._abort_device()
             raise RankLostError(self._lost(what, time.monotonic() - began, error)) from error

@@ -79,6 +79,7 @@ class RankedExperience(ExperienceSource):
         self._is_own = False
         self._compared_after = -1
         ranks.group.describe_by(self._describe)
+        ranks.group.stop_by(lambda: control.stop_requested)
 
     def start(self) -> None:
         """Starts the actors, and waits until all ranks serve their actors."""

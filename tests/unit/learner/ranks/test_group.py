@@ -91,6 +91,17 @@ def test_a_rank_that_hangs_is_named_after_the_deadline_and_finds_the_store_gone(
         assert "rank 1 of 2 has lost the store of the ranks" in output
 
 
+def test_a_rank_that_is_asked_to_stop_does_not_wait_for_a_frozen_one_until_the_deadline():
+    with ranks("hang until a stop") as (first, second):
+        assert second.stdout.readline() == "hangs\n"
+        assert first.stdout.readline() == "waits\n"
+        first.send_signal(signal.SIGTERM)
+        code, output = outcome(first)
+        assert code == 1
+        assert "for the second sum: rank 1 no longer answers" in output
+        assert output.endswith(": it was asked to stop, and waits for no silent rank\n")
+
+
 def test_ranks_on_gpus_agree_in_main_memory():
     with ranks("agree on gpus") as processes:
         for process in processes:
