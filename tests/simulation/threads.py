@@ -351,6 +351,7 @@ def install() -> None:
     time.time = _clock(time.time, 1.7e9)
     time.sleep = lambda seconds: scheduler().sleep(float(seconds))
     queue.SimpleQueue = queue._PySimpleQueue  # type: ignore[attr-defined,misc]
+    setattr(queue, "time", time.monotonic)  # noqa: B010 - by its import it has Python's clock
     for name, value in {
         "randbelow": _drawn.randrange,
         "token_bytes": _drawn.randbytes,
