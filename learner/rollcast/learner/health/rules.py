@@ -499,12 +499,19 @@ def observation_scale_off(run: RunRecords) -> Iterator[LearningFinding]:
     Spaces without bounds are judged by the observations of the first batch, until returns rise. Source: Andrychowicz et
     al. 2021, section 3.3 ("always use observation normalization"); SB3's tips ("normalize your observation space").
     """
-    if run.spaces is None or run.settings.get("normalize_observations"):
+    if run.spaces is None:
         return
     why = "where about 1 is best: large inputs saturate a network's units, which then learn nothing"
-    advice = run.advice("{normalize_observations}", otherwise="scale observations in the environment")
+    is_normalized = bool(run.settings.get("normalize_observations"))
+    # Normalisation leaves integers unchanged.
+    to_scale = "scale observations in the environment"
+    of_integers = f"{to_scale}, as a Box of floats: --normalize-observations leaves integers unchanged"
+    of_floats = run.advice("{normalize_observations}", otherwise=to_scale)
     has_bounds = False
     for key, path, leaf in numeric_leaves(run.spaces):
+        is_float = np.issubdtype(leaf.dtype, np.floating)
+        if is_normalized and is_float:
+            continue
         bounds = np.abs(np.stack([leaf.low, leaf.high]).astype(np.float64))
         largest = float(bounds[bounds < _UNBOUNDED].max(initial=0.0))
         if largest > _LARGE_OBSERVATION:
@@ -513,12 +520,16 @@ def observation_scale_off(run: RunRecords) -> Iterator[LearningFinding]:
             yield LearningFinding(
                 "observation-scale",
                 f"the observation{f' {where}' if where else ''} may be as large as {_number(largest)}, {why}",
-                advice,
+                of_floats if is_float else of_integers,
             )
     size = run.newest(OBSERVATION_SIZE.tag)
+    if is_normalized:
+        return  # the size is of observations before normalisation
     if not has_bounds and size is not None and size > _LARGE_OBSERVATION and not has_learnt(run):
         yield LearningFinding(
-            "observation-scale", f"observations of the first batch have a size of {_number(size)}, {why}", advice
+            "observation-scale",
+            f"observations of the first batch have a size of {_number(size)}, {why}",
+            of_floats,
         )
 
 

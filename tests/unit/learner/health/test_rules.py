@@ -331,6 +331,25 @@ def test_observations_with_large_bounds_are_to_be_normalised():
         assert found(space) == []
 
 
+def test_large_integers_are_to_be_scaled_in_the_environment_because_normalisation_leaves_them_unchanged():
+    def found(space: spaces.Space[Any], **settings: Any) -> list[tuple[str, str]]:
+        of = {"0": SubstepSpaces(observation=space, action=spaces.Discrete(2))}
+        run = run_of(records(train__observation_size=2500.0), {**SETTINGS, **settings}, of)
+        return [(one.what.partition(",")[0], one.advice) for one in find(run) if one.rule == "observation-scale"]
+
+    integers, floats = (spaces.Box(-900, 900, (3,), dtype) for dtype in (np.int64, np.float32))
+    of_integers = (
+        "scale observations in the environment, as a Box of floats: --normalize-observations leaves integers unchanged"
+    )
+    assert found(integers) == [("the observation may be as large as 900", of_integers)]
+    both = spaces.Dict(gyro=floats, ticks=integers)
+    assert found(both) == [
+        ("the observation gyro may be as large as 900", "try --normalize-observations"),
+        ("the observation ticks may be as large as 900", of_integers),
+    ]
+    assert found(both, normalize_observations=True) == [("the observation ticks may be as large as 900", of_integers)]
+
+
 def test_observations_without_bounds_are_judged_by_those_of_the_first_batch_until_returns_rise():
     unbounded = {"0": SubstepSpaces(observation=spaces.Box(-np.inf, np.inf, (3,)), action=spaces.Discrete(2))}
 
