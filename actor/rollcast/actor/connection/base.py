@@ -143,8 +143,10 @@ class Connection(ABC):
             try:
                 read(reconnects)
             except RollcastError as error:
-                if self._ending.is_set():
-                    return
+                with self._changed:
+                    # When training has ended, the learner breaks the stream of an actor that is in a long step.
+                    if self._is_over():
+                        return
                 delay_s = reconnects.delay_after(error, lasted_s=time.monotonic() - opened)
                 logger.warning(
                     "lost the learner at %s: %s; reconnecting %s%s",

@@ -97,6 +97,17 @@ def test_an_actor_that_stops_does_not_say_that_it_reconnects(learner: FakeLearne
     assert "lost the learner" not in caplog.text
 
 
+def test_an_actor_in_a_long_step_does_not_say_that_it_lost_a_learner_that_has_ended_training(
+    learner: FakeLearner, caplog: pytest.LogCaptureFixture
+):
+    with connected(learner) as connection:
+        learner.source.end()
+        wait_until(lambda: connection.ended, "the end of the policies")
+        learner.sink.streams[-1].cancel()
+        wait_until(lambda: not streams_of_actors(), "the stream's thread to end")
+    assert "lost the learner" not in caplog.text
+
+
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("n_relays", [0, 1, 2])
 def test_an_actor_whose_rollout_waits_for_room_leaves_in_words(n_relays: int, fails: bool):
