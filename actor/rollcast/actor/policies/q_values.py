@@ -114,5 +114,5 @@ def as_discrete(space: Space[Any]) -> Discrete[Any]:
         return space
     raise InvalidSpaceError(
         f"the action space is {describe_space(space)}; Q-values need Discrete; wrap the environment, or "
-        "choose an algorithm for this space, such as SAC for a Box"
+        "choose --algorithm ppo, appo or impala, which support this space, or sac for a Box with bounds"
     )

@@ -82,5 +82,6 @@ def finite_bounds(space: Space[Any]) -> tuple[NDArray[np.float64], NDArray[np.fl
             return low, high
     raise InvalidSpaceError(
         f"the action space is {describe_space(space)}; a squashed Gaussian needs a Box with a float dtype whose bounds "
-        "are finite, low below high; wrap the environment in gymnasium.wrappers.RescaleAction, or give its Box bounds"
+        "are finite, low below high; give its Box bounds in the environment, or choose --algorithm ppo, appo or "
+        "impala, which need no bounds"
     )

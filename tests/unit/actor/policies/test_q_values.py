@@ -45,5 +45,5 @@ def test_gradient_equals_autograd(head):
 
 
 def test_rejects_other_spaces():
-    with pytest.raises(InvalidSpaceError, match="Q-values need Discrete"):
+    with pytest.raises(InvalidSpaceError, match="choose --algorithm ppo, appo or impala, which support this space"):
         EpsilonGreedy(spaces.MultiDiscrete([2, 2]), dueling=False)

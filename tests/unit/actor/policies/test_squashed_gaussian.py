@@ -106,5 +106,5 @@ def test_gradient_equals_autograd():
 )
 @pytest.mark.parametrize("make", [SquashedGaussian, TorchSquashedGaussian])
 def test_rejects_spaces_without_finite_bounds(space, make):
-    with pytest.raises(InvalidSpaceError, match="bounds are finite, low below high"):
+    with pytest.raises(InvalidSpaceError, match="bounds are finite, low below high; give its Box bounds"):
         make(space)
