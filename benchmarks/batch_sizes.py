@@ -2,8 +2,8 @@
 
     python -m benchmarks.batch_sizes [--algorithm impala] [--rounds 2x8 2x64 ...] [--seeds 5] [--first-seed 100]
 
-A round `2x64` is two actors of 64 environments each. Batches set by hand have a quarter of the round, half, and twice
-as much, as far as the algorithm takes them. CartPole-v1 until 475 over 100 episodes, or the default number of steps.
+A round `2x64` is two actors of 64 environments each. Batches set by hand have a quarter of the round, half, all of it,
+and twice as much, as far as the algorithm takes them. CartPole-v1 until 475 over 100 episodes, or the default number of steps.
 
 For PPO, a line below the table states the ceiling of its default batch: the env steps/s of a process that only computes
 the same passes, written in plain torch, on one thread.
@@ -48,8 +48,7 @@ def measure(
 def bare_ppo_steps_per_s(n_steps: int) -> list[float]:
     """Returns the env steps/s of updates from a batch of random steps, one figure for each update."""
     torch.set_num_threads(1)
-    n_epochs = PpoSettings().n_epochs
-    minibatch_steps = default_minibatch_steps(n_steps, n_epochs=n_epochs, recurrent=False)
+    n_epochs, minibatch_steps = PpoSettings().n_epochs, default_minibatch_steps(n_steps, recurrent=False)
 
     def mlp(n_outputs: int) -> nn.Sequential:
         return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, n_outputs))
@@ -80,7 +79,7 @@ def batch_sizes(algorithm: str, n_actors: int, n_envs: int) -> list[int]:
     whole = n_actors * n_envs
     # PPO's batches have whole rollouts of an actor
     least = n_envs if algorithm == "ppo" else 1
-    return [size for size in (whole // 4, whole // 2, 2 * whole) if size >= least and size % least == 0]
+    return [size for size in (whole // 4, whole // 2, whole, 2 * whole) if size >= least and size % least == 0]
 
 
 def main() -> None:

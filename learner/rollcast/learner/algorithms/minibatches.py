@@ -109,7 +109,7 @@ def steps_of(
     )
 
 
-def default_minibatch_steps(n_steps: int, *, n_epochs: int, recurrent: bool) -> int:
+def default_minibatch_steps(n_steps: int, *, recurrent: bool) -> int:
     """Returns the default number of steps in a minibatch.
 
     More minibatches learn more from a batch, but small minibatches leave most of a processor idle. Each optimiser step
@@ -117,10 +117,9 @@ def default_minibatch_steps(n_steps: int, *, n_epochs: int, recurrent: bool) -> 
 
     Args:
         n_steps: The steps of a batch.
-        n_epochs: The passes over the batch.
         recurrent: True if minibatches consist of whole trajectories.
     """
-    return max(256 if recurrent else 64, n_steps // (16 if n_steps >= 8192 and n_epochs >= 8 else 32))
+    return max(256 if recurrent else 64, n_steps // 32)
 
 
 def check_minibatch_steps(minibatch_steps: int | None, n_steps: int, *, algorithm: str) -> None:

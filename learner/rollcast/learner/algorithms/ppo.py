@@ -223,11 +223,11 @@ class ClippedSurrogate:
             yield order[start : start + size]
 
     def _items_in_minibatch(self, n_items: int, steps_of_item: int) -> int:
-        n_steps, n_epochs = self._settings.minibatch_steps, self._settings.n_epochs
+        n_steps = self._settings.minibatch_steps
         check_minibatch_steps(n_steps, n_items * steps_of_item, algorithm=self._algorithm)
         if n_steps is not None:
             return items_in_minibatch(n_steps, steps_of_item, algorithm=self._algorithm)
-        n_steps = default_minibatch_steps(n_items * steps_of_item, n_epochs=n_epochs, recurrent=steps_of_item > 1)
+        n_steps = default_minibatch_steps(n_items * steps_of_item, recurrent=steps_of_item > 1)
         return max(1, n_steps // steps_of_item)
 
     def _step(self, steps: Steps, now: Numbers, reduction: GradientReduction) -> Tensor:

@@ -25,7 +25,7 @@ class ClippedSurrogateSettings(ActorCriticSettings):
         None,
         "Steps in a minibatch. A batch has batch_size * n_rollout_steps steps, and the last minibatch of a pass "
         "has the remaining steps. With --recurrence, use a multiple of n_rollout_steps. Default: 1/32 of the "
-        "batch's steps, or 1/16 from 8,192 steps and 8 passes on, but at least 64 (256 with --recurrence).",
+        "batch's steps, but at least 64 (256 with --recurrence).",
         LEARNING,
     )
     clip_range: PositiveFloat = setting(

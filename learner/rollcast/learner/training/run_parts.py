@@ -388,7 +388,8 @@ def plays_in_rounds(settings: LearnerSettings) -> bool:
 def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
     """Returns B: the value in the settings, or one rollout of each environment of the run's actors.
 
-    If the actors are few, each contributes several rollouts, so that updates are worthwhile.
+    IMPALA learns from each step once, so an update for every half of the actors gets further; the rollouts are then up
+    to three versions old. If the actors are few, each contributes several rollouts, so that updates are worthwhile.
 
     Raises:
         ConfigurationError: The factory of a custom algorithm does not exist.
@@ -405,7 +406,11 @@ def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
         n_actors = settings.max_actors if settings.deterministic else 2
     of_actor = settings.envs_per_actor * max(substep.n_agents for substep in spaces.values())
     # Actors in step contribute one rollout each to every batch.
-    return of_actor * (n_actors if settings.deterministic else max(n_actors, math.ceil(least / of_actor)))
+    if settings.deterministic:
+        return of_actor * n_actors
+    if settings.algorithm == "impala" and isinstance(settings, TrainSettings):
+        n_actors = math.ceil(n_actors / 2)
+    return of_actor * max(n_actors, math.ceil(least / of_actor))
 
 
 def batch_line(settings: LearnerSettings, spaces: EnvironmentSpaces) -> str:

@@ -38,12 +38,15 @@ def buffers_of(options: str, announce: Callable[[str], None] = print) -> Substep
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("--algorithm impala", 16),
+        ("--algorithm impala", 8),
         ("--algorithm impala --n-actors 1", 8),
-        ("--algorithm impala --n-actors 8 --envs-per-actor 64", 512),
+        ("--algorithm impala --n-actors 1 --envs-per-actor 64", 64),
+        ("--algorithm impala --n-actors 3 --envs-per-actor 64", 128),
+        ("--algorithm impala --n-actors 8 --envs-per-actor 64", 256),
         ("--algorithm impala --n-actors 1 --envs-per-actor 1", 8),
         ("--algorithm impala --n-actors 2 --envs-per-actor 3", 9),
         ("--algorithm impala --n-actors 1 --envs-per-actor 1 --deterministic", 1),
+        ("--algorithm impala --n-actors 4 --deterministic", 32),
         ("", 16),
         ("--n-actors 2 --envs-per-actor 3", 18),
         ("--algorithm ppo", 16),
@@ -56,7 +59,7 @@ def buffers_of(options: str, announce: Callable[[str], None] = print) -> Substep
         (OWN, 16),
     ],
 )
-def test_a_batch_has_what_the_actors_bring_in_a_round(options: str, expected: int):
+def test_a_batch_has_what_the_actors_bring_in_a_round_and_impalas_what_half_of_them_bring(options: str, expected: int):
     assert batch_size(settings_of(options), CARTPOLE_LIKE) == expected
 
 
