@@ -3,7 +3,8 @@
     python -m benchmarks.batch_sizes [--algorithm impala] [--rounds 2x8 2x64 ...] [--seeds 5] [--first-seed 100]
 
 A round `2x64` is two actors of 64 environments each. Batches set by hand have a quarter of the round, half, all of it,
-and twice as much, as far as the algorithm takes them. CartPole-v1 until 475 over 100 episodes, or the default number of steps.
+and twice as much, as far as the algorithm takes them. CartPole-v1 until 475 over 100 episodes, or the default number of
+steps.
 
 For PPO, a line below the table states the ceiling of its default batch: the env steps/s of a process that only computes
 the same passes, written in plain torch, on one thread.
