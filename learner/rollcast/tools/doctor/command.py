@@ -32,7 +32,7 @@ _ENDED: Final[Mapping[Phase, RunState]] = {Phase.STOPPING: "stopped", Phase.FINI
 
 @dataclass(frozen=True, slots=True)
 class _Judgement:
-    """Whether enough episodes have ended to judge whether the run learns.
+    """The number of finished episodes, which may be too few to judge whether the run learns.
 
     Attributes:
         n_episodes: The number of episodes that have ended.
@@ -49,7 +49,7 @@ class _Judgement:
 
     @property
     def reason(self) -> str:
-        """Why it is not possible, and what to do."""
+        """The reason why it is not possible, and what to do."""
         trains = self.state == "training"
         return (
             f"{'it is too early to tell whether the run learns' if trains else 'nothing shows whether the run learnt'}"
