@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+# The first process of a stage beside others. Its stdin ends with the runner, even by SIGKILL; then its group ends, too.
+_BESIDE = 'exec 3<&0 </dev/null; (read _; kill 0) <&3 >/dev/null 2>&1 & exec nice -n 10 "$@" 3<&-'
 # Of the Makefile in the current folder.
 REPORTS = Path("build/tests")
 
@@ -80,8 +82,10 @@ class Runner:
         for left in _reports(stage):
             left.unlink()
         begun, output = time.monotonic(), subprocess.PIPE if is_beside else None
+        watched, held = os.pipe() if is_beside else (None, None)
         process = subprocess.Popen(
-            [*(("nice", "-n", "10") if is_beside else ()), "make", "--no-print-directory", stage],
+            [*(("sh", "-c", _BESIDE, "sh") if is_beside else ()), "make", "--no-print-directory", stage],
+            stdin=watched,
             stdout=output,
             stderr=output and subprocess.STDOUT,
             text=True,
@@ -92,6 +96,9 @@ class Runner:
         if self.is_interrupted:  # while it was started, too late for it to hear of
             _end(process) if is_beside else process.send_signal(signal.SIGINT)
         said, _ = process.communicate()
+        for end in (watched, held):
+            if end is not None:
+                os.close(end)
         seconds, reports = time.monotonic() - begun, _reports(stage)
         cannot_run = bool(reports) and all(report.suffix == ".skipped" for report in reports)
         outcome = "FAILED" if process.returncode else "skipped" if cannot_run else "passed"

@@ -143,11 +143,11 @@ def test_an_interrupt_ends_stages_beside_that_were_started_too_late_for_it(start
     assert "failed: lint" in lines
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_that_ends_all_ends_stages_beside_too(start, tmp_path, number):
     """They are in groups of their own."""
-    makefile = "unit:\n\t@until [ -s beside ]; do sleep 0.05; done; echo begun; sleep 60\n"
-    makefile += "lint:\n\t@echo $$$$ >beside; sleep 60; true\n"
+    makefile = "unit:\n\t@until [ -s beside ]; do sleep 0.05; done; echo begun; sleep 300\n"
+    makefile += "lint:\n\t@echo $$$$ >beside; sleep 300; true\n"
     process = start(makefile, "--at-once", "lint", "--", "unit")
     assert process.stdout.readline() == "begun\n"
     os.killpg(process.pid, number)
