@@ -70,9 +70,15 @@ def run_scripts(build: Build, scenario: Scripts, seed: int, switches: dict[int, 
     failure = ""
     with simulated(sim, seed):
         threads, check = build(scenario, sim)
-        tasks = [sim.spawn(process, f"thread {i}", thread) for i, thread in enumerate(threads)]
+        left = [sim.spawn(process, f"thread {i}", thread) for i, thread in enumerate(threads)]
+
+        def have_ended() -> bool:
+            while left and left[-1].is_done:
+                left.pop()
+            return not left
+
         try:
-            sim.run(lambda: all(task.is_done for task in tasks))
+            sim.run(have_ended)
             sim.spawn(process, "check", check)
             sim.run(lambda: not sim.n_ready)
         except ScheduleError as error:

@@ -12,11 +12,16 @@ import random
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import greenlet  # type: ignore[import-untyped]
 
 # In the place of a number of waits: the task is ready, and its process is frozen.
 _FROZEN = -1
+
+# Of the schedule that runs: the tasks that could go on. The same object in all schedules, because each switch point
+# looks at it first. Most of the time it is empty.
+READY: "deque[Task]" = deque()
 
 
 class ScheduleError(AssertionError):
@@ -38,6 +43,7 @@ class Choices:
 
     def __init__(self, seed: int, rate: float, given: Mapping[int, int] | None = None) -> None:
         self.random = random.Random(seed)
+        self._draw = self.random.random
         self._rate = rate
         self._given = given
         self._n = 0
@@ -47,14 +53,14 @@ class Choices:
     def pick(self, n: int) -> int:
         """Returns a number below `n`, nearly always 0."""
         i = self._n
-        self._n += 1
+        self._n = i + 1
         if self._given is not None:
             self.sizes.append(n)
             choice = self._given.get(i, 0) % n
-        elif self.random.random() >= self._rate:
+        elif self._draw() >= self._rate:
             return 0
         else:
-            choice = int(self.random.random() * n)
+            choice = int(self._draw() * n)
         if choice:
             self.made[i] = choice
         return choice
@@ -82,7 +88,7 @@ class Process:
 class Task:
     """One thread of a process."""
 
-    __slots__ = ("glet", "is_done", "is_parked", "joiners", "name", "number", "process", "was_woken")
+    __slots__ = ("glet", "is_done", "is_parked", "joiners", "n_waits", "name", "number", "process", "was_woken")
 
     def __init__(self, process: Process, name: str, number: int) -> None:
         self.process = process
@@ -90,6 +96,8 @@ class Task:
         self.number = number
         self.is_done = False
         self.is_parked = False
+        # How often it has waited: a timer of an earlier wait has no effect.
+        self.n_waits = 0
         # True if the last wait ended by a wake-up; False: by its deadline.
         self.was_woken = False
         self.joiners: list[Task] = []
@@ -106,7 +114,7 @@ class Task:
 
 
 class Scheduler:
-    """Runs tasks until all have ended or wait for each other.
+    """Runs tasks until all have ended or wait for each other. There is one at a time.
 
     Args:
         choices: Decides which task goes on.
@@ -130,11 +138,10 @@ class Scheduler:
         self.failures: list[tuple[Task, BaseException]] = []
         self._max_steps = max_steps
         self._ends_at = self.now + max_time_s
-        self._ready: deque[Task] = deque()
+        self._ready = READY
+        self._ready.clear()
         self._timers: list[tuple[float, int, Task, int]] = []
         self._numbers = itertools.count(1)
-        # How often each task has waited: a timer of an earlier wait has no effect.
-        self._waits: dict[Task, int] = {}
         self._tasks: dict[Task, None] = {}
         self._hub = greenlet.getcurrent()
         self._events: deque[tuple[int, Callable[[], None]]] = deque()
@@ -147,7 +154,7 @@ class Scheduler:
         if self.is_over:
             task.is_done = True
             return task
-        task.glet = greenlet.greenlet(lambda: self._run(task, target), self._hub)
+        task.glet = greenlet.greenlet(partial(self._run, task, target), self._hub)
         self._tasks[task] = None
         if delay_s > 0.0:
             task.is_parked = True
@@ -161,8 +168,7 @@ class Scheduler:
         task = self.current
         if task is None or not self._ready or self.is_over:
             return
-        choice = self.choices.pick(len(self._ready) + 1)
-        if choice:
+        if choice := self.choices.pick(len(self._ready) + 1):
             self._ready.rotate(1 - choice)
             self._ready.insert(1, task)
             self._hub.switch(True)
@@ -173,7 +179,7 @@ class Scheduler:
         if self.is_over or task is None:
             raise greenlet.GreenletExit
         task.is_parked, task.was_woken = True, False
-        self._waits[task] = self._waits.get(task, 0) + 1
+        task.n_waits += 1
         if deadline < math.inf:
             self._set_timer(task, deadline)
         self._hub.switch(False)
@@ -204,33 +210,34 @@ class Scheduler:
     def kill(self, process: Process) -> None:
         """Ends a process between two of its steps."""
         process.is_dead = True
-        self._ready = deque(task for task in self._ready if not task.process.is_dead)
+        living = [task for task in self._ready if not task.process.is_dead]
+        self._ready.clear()
+        self._ready.extend(living)
 
-    def run(self, is_finished: Callable[[], bool], check: Callable[[], None] = lambda: None) -> None:
+    def run(self, is_finished: Callable[[], bool]) -> None:
         """Runs until the schedule is finished.
 
         Args:
-            is_finished: Returns whether all that was to happen has.
-            check: Called after each step; raises a `ScheduleError` if an invariant is broken.
+            is_finished: Returns whether all that was to happen has. Called after each step.
 
         Raises:
-            ScheduleError: It never ends, or `check` has raised it.
+            ScheduleError: It never ends, or a task has failed.
         """
+        ready, events, failures, pick = self._ready, self._events, self.failures, self.choices.pick
         takes_first = False
         while not is_finished():
-            while self._events and (self._events[0][0] <= self.n_steps or not (self._ready or self._timers)):
-                self._events.popleft()[1]()
+            while events and (events[0][0] <= self.n_steps or not (ready or self._timers)):
+                events.popleft()[1]()
                 takes_first = False
-            if not self._ready and not self._next_timer():
-                if self._events:
+            if not ready and not self._next_timer():
+                if events:
                     continue
                 raise ScheduleError(f"nobody can go on any more\n{self.waiting()}")
-            if not takes_first and len(self._ready) > 1:
-                self._ready.rotate(-self.choices.pick(len(self._ready)))
-            takes_first = self._step(self._ready.popleft())
-            check()
-            if self.failures:
-                task, error = self.failures[0]
+            if not takes_first and len(ready) > 1 and (choice := pick(len(ready))):
+                ready.rotate(-choice)
+            takes_first = self._step(ready.popleft())
+            if failures:
+                task, error = failures[0]
                 raise ScheduleError(f"{task} failed: {type(error).__name__}: {error}") from error
             if self.n_steps > self._max_steps or self.now > self._ends_at:
                 raise ScheduleError(f"no end after {self.n_steps} steps and {self.now - 1_000:.0f} s\n{self.waiting()}")
@@ -250,7 +257,7 @@ class Scheduler:
         self.current = None
 
     def _set_timer(self, task: Task, at: float) -> None:
-        heapq.heappush(self._timers, (at, next(self._numbers), task, self._waits.get(task, 0)))
+        heapq.heappush(self._timers, (at, next(self._numbers), task, task.n_waits))
 
     def _next_timer(self) -> bool:
         """Lets time go on to the next timer; returns False if there is none."""
@@ -262,7 +269,7 @@ class Scheduler:
                 self.now = max(self.now, at)
                 self._ready.append(task)
                 return True
-            if task.is_parked and self._waits.get(task, 0) == n_waits:
+            if task.is_parked and task.n_waits == n_waits:
                 self.now = max(self.now, at)
                 task.is_parked, task.was_woken = False, False
                 self._ready.append(task)
@@ -292,6 +299,5 @@ class Scheduler:
         finally:
             task.is_done = True
             self._tasks.pop(task, None)
-            self._waits.pop(task, None)
             for joiner in task.joiners:
                 self.wake(joiner)

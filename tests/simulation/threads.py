@@ -14,7 +14,7 @@ from typing import Any
 
 import greenlet  # type: ignore[import-untyped]
 
-from tests.simulation.scheduler import Process, Scheduler, Task
+from tests.simulation.scheduler import READY, Process, Scheduler, Task
 
 _now: Scheduler | None = None
 _driver = Process("driver")
@@ -56,7 +56,8 @@ class Lock:
             return True
         if sim.is_over:
             raise greenlet.GreenletExit
-        sim.pause()
+        if READY:
+            sim.pause()
         if not self._is_held:
             self._is_held = True
             return True
@@ -89,7 +90,8 @@ class Lock:
             return
         if self._waiting:
             sim.wake(self._waiting.popleft())
-        sim.pause()
+        if READY:
+            sim.pause()
 
     def locked(self) -> bool:
         return self._is_held
@@ -101,13 +103,13 @@ class Lock:
         self.release()
 
 
-class RLock:
+class RLock(Lock):
     """A `threading.RLock`."""
 
-    __slots__ = ("_count", "_lock", "_owner")
+    __slots__ = ("_count", "_owner")
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        super().__init__()
         self._owner: Task | None = None
         self._count = 0
 
@@ -116,7 +118,7 @@ class RLock:
         if self._count and self._owner is current:
             self._count += 1
             return True
-        if not self._lock.acquire(blocking, timeout):
+        if not Lock.acquire(self, blocking, timeout):
             return False
         self._owner, self._count = current, 1
         return True
@@ -125,40 +127,26 @@ class RLock:
         self._count -= 1
         if not self._count:
             self._owner = None
-            self._lock.release()
-
-    def release_all(self) -> int:
-        count, self._count, self._owner = self._count, 0, None
-        self._lock.release()
-        return count
+            Lock.release(self)
 
     def acquire_again(self, count: int) -> None:
-        self._lock.acquire()
+        Lock.acquire(self)
         self._owner, self._count = scheduler().current, count
-
-    def locked(self) -> bool:
-        return self._count > 0
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_error: object) -> None:
-        self.release()
 
 
 class Condition:
     """A `threading.Condition`."""
 
-    def __init__(self, lock: Lock | RLock | None = None) -> None:
+    def __init__(self, lock: Lock | None = None) -> None:
         self._lock = RLock() if lock is None else lock
         self.acquire, self.release = self._lock.acquire, self._lock.release
         self._waiting: deque[Task] = deque()
 
     def __enter__(self) -> bool:
-        return self.acquire()
+        return self._lock.acquire()
 
     def __exit__(self, *_error: object) -> None:
-        self.release()
+        self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
         if not self._lock.locked():
@@ -207,12 +195,11 @@ class Condition:
         self.notify(len(self._waiting))
 
 
-def _let_go(lock: Lock | RLock, sim: Scheduler) -> int:
+def _let_go(lock: Lock, sim: Scheduler) -> int:
     """Releases a lock without a switch point; returns how often it was held."""
     count = 1
     if isinstance(lock, RLock):
         count, lock._count, lock._owner = lock._count, 0, None
-        lock = lock._lock
     lock._is_held = False
     if lock._waiting:
         sim.wake(lock._waiting.popleft())
@@ -314,8 +301,18 @@ def get_ident() -> int:
     return _get_ident() if current is None else current.number
 
 
-# Random numbers for what must not be guessed.
+# Random numbers for what must not be guessed, and the seed that they still need for this schedule: few schedules need
+# any, and a seed costs as much as ten switch points.
 _drawn = random.Random(0)
+_seed: int | None = None
+
+
+def _secrets() -> random.Random:
+    global _seed  # noqa: PLW0603 - one schedule at a time
+    if _seed is not None:
+        _drawn.seed(_seed)
+        _seed = None
+    return _drawn
 
 
 def _clock(real: Callable[[], float], offset: float) -> Callable[[], float]:
@@ -353,9 +350,9 @@ def install() -> None:
     queue.SimpleQueue = queue._PySimpleQueue  # type: ignore[attr-defined,misc]
     setattr(queue, "time", time.monotonic)  # noqa: B010 - by its import it has Python's clock
     for name, value in {
-        "randbelow": _drawn.randrange,
-        "token_bytes": _drawn.randbytes,
-        "token_hex": lambda n: _drawn.randbytes(n).hex(),
+        "randbelow": lambda n: _secrets().randrange(n),
+        "token_bytes": lambda n: _secrets().randbytes(n),
+        "token_hex": lambda n: _secrets().randbytes(n).hex(),
     }.items():
         setattr(secrets, name, value)
     sys.unraisablehook = _told_unless_ended
@@ -370,9 +367,9 @@ def _told_unless_ended(unraisable: Any) -> None:
 @contextlib.contextmanager
 def simulated(sim: Scheduler, seed: int) -> Iterator[None]:
     """Lets a scheduler decide who runs while the body does."""
-    global _now  # noqa: PLW0603 - one schedule at a time
+    global _now, _seed  # noqa: PLW0603 - one schedule at a time
     random.seed(seed)
-    _drawn.seed(seed)
+    _seed = seed
     _now = sim
     try:
         yield
