@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -71,21 +72,28 @@ def search(
         start("--worlds", worlds, "--first-seed", first_seed + i, "--every", n_processes, "--seconds", seconds, *limit)
         for i in range(n_processes)
     ]
-    totals: dict[str, list[float]] = {}
+    totals: dict[str, Counter[str]] = {}
     for process in processes:
         for line in lines(process):
             if "failure" in line:
                 _print_failure(line, "--every-switch " if every_switch else "")
                 continue
-            total = totals.setdefault(line["world"], [0, 0, 0, 0.0])
-            for i, name in enumerate(("schedules", "steps", "failures", "seconds")):
-                total[i] += line[name]
-    _say(f"{'world':12} {'schedules':>10} {'steps':>12} {'failed':>7} {'a second and core':>18}")
-    for name, (n, n_steps, n_failures, spent_s) in totals.items():
-        _say(f"{name:12} {n:10,.0f} {n_steps:12,.0f} {n_failures:7.0f} {n / max(spent_s, 1e-9):18,.0f}")
-    n_all = sum(total[0] for total in totals.values())
-    _say(f"{n_all:,.0f} schedules in {time.monotonic() - began:.0f} s, in {n_processes} processes")
-    return int(sum(total[2] for total in totals.values()))
+            totals.setdefault(line.pop("world"), Counter()).update(line)
+    _say(f"{'world':12} {'schedules':>10} {'steps':>12} {'failed':>7} {'a minute':>10} {'a second of a core':>19}")
+    for name, total in totals.items():
+        _say(_row(name, total, total["seconds"] / n_processes))
+    everything = sum(totals.values(), Counter[str]())
+    elapsed_s = time.monotonic() - began
+    _say(_row("all", everything, elapsed_s))
+    _say(f"{everything['schedules']:,} schedules in {elapsed_s:.0f} s, in {n_processes} processes")
+    return everything["failures"]
+
+
+def _row(name: str, total: Counter[str], seconds: float) -> str:
+    """Returns a row of the table: what was run in these seconds, by all processes."""
+    n = total["schedules"]
+    a_minute, a_second = n / max(seconds, 1e-9) * 60, n / max(total["cpu_s"], 1e-9)
+    return f"{name:12} {n:10,} {total['steps']:12,} {total['failures']:7} {a_minute:10,.0f} {a_second:19,.0f}"
 
 
 def _print_failure(line: dict[str, Any], option: str) -> None:

@@ -18,6 +18,7 @@ from tests.simulation.worlds import World, worlds
 
 # Python's clock, before the simulator has one.
 _clock = time.monotonic
+_cpu_clock = time.process_time
 # Schedules after which circles of dead tasks are collected.
 _COLLECT_EVERY = 50
 
@@ -62,7 +63,7 @@ def _asked(text: str, given: argparse.Namespace) -> tuple[str, argparse.Namespac
 
 
 def _run_world(name: str, world: World, given: Any, until: float) -> None:
-    began, n, n_steps, n_failures = _clock(), 0, 0, 0
+    began, cpu_began, n, n_steps, n_failures = _clock(), _cpu_clock(), 0, 0, 0
     for number, seed, scenario, switches in _schedules(world, given):
         if n >= given.schedules or n_failures >= given.failures or _clock() >= until:
             break
@@ -75,7 +76,8 @@ def _run_world(name: str, world: World, given: Any, until: float) -> None:
             n_failures += 1
             after_s = _clock() - began
             _tell_failure(name, world, number, seed, scenario, outcome, shrink_s=given.shrink_seconds, after_s=after_s)
-    _say(world=name, schedules=n, steps=n_steps, failures=n_failures, seconds=_clock() - began)
+    seconds, cpu_s = _clock() - began, _cpu_clock() - cpu_began
+    _say(world=name, schedules=n, steps=n_steps, failures=n_failures, seconds=seconds, cpu_s=cpu_s)
 
 
 def _schedules(world: World, given: Any) -> Iterator[tuple[int, int, Any, dict[int, int] | None]]:
