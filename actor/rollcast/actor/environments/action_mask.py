@@ -92,6 +92,10 @@ class StructuredActionMaskFromInfo(StructuredEnv):
         """
         return self._masked(self._env.step(actions))
 
+    def agent_name(self, actor: ActorId) -> str:
+        """Returns the environment's name of the agent."""
+        return self._env.agent_name(actor)
+
     def layers(self) -> Iterator[object]:
         """Yields this wrapper and the environment's layers."""
         yield self

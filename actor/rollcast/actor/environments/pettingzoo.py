@@ -60,7 +60,11 @@ class SimultaneousAgentsEnv(AdaptedEnv):
     def __init__(self, env: "ParallelEnv[Any, Any, Any]", agent_policies: AgentPolicies = "shared") -> None:
         spaces, self._actors = group_agents(env, agent_policies)
         super().__init__(env, spaces)
-        self._names = {actor: name for name, actor in self._actors.items()}
+        self._names = _names_of(self._actors)
+
+    def agent_name(self, actor: ActorId) -> str:
+        """Returns PettingZoo's name of the agent."""
+        return self._names[actor]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
         """Begins an episode; see `StructuredEnv.reset`."""
@@ -119,6 +123,11 @@ class TurnTakingAgentsEnv(AdaptedEnv):
     def __init__(self, env: "AECEnv[Any, Any, Any]", agent_policies: AgentPolicies = "shared") -> None:
         spaces, self._actors = group_agents(env, agent_policies)
         super().__init__(env, spaces)
+        self._names = _names_of(self._actors)
+
+    def agent_name(self, actor: ActorId) -> str:
+        """Returns PettingZoo's name of the agent."""
+        return self._names[actor]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Turn:
         """Begins an episode; see `StructuredEnv.reset`."""
@@ -183,6 +192,10 @@ def group_agents(
         actors[name] = ActorId(key, spaces[key].n_agents)
         spaces[key] = SubstepSpaces(observation=observation, action=action, n_agents=spaces[key].n_agents + 1)
     return spaces, actors
+
+
+def _names_of(actors: Mapping[str, ActorId]) -> dict[ActorId, str]:
+    return {actor: str(name) for name, actor in actors.items()}
 
 
 def _actor_of(name: str, actors: Mapping[str, ActorId]) -> ActorId:

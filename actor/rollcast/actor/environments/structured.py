@@ -124,6 +124,10 @@ class StructuredEnv(ABC):
             The next turn.
         """
 
+    def agent_name(self, actor: ActorId) -> str:
+        """Returns the name of an agent for people; by default its substep key and its index, such as `"walker/1"`."""
+        return f"{actor.substep_key}/{actor.agent_index}"
+
     def layers(self) -> Iterator[object]:
         """Yields this environment and its parts, outermost first; rollcast records the events of each `FiresEvents`."""
         yield self

@@ -66,7 +66,7 @@ class Evaluation:
         std: The sample standard deviation of the returns (n - 1); 0 for one episode.
         confidence_interval: The 95 % confidence interval of the mean by Student's t, (low, high); infinite for one
             episode.
-        agent_returns: The mean return of each agent, by `"substep/agent"`.
+        agent_returns: The mean return of each agent, by `StructuredEnv.agent_name`.
     """
 
     returns: tuple[float, ...]
@@ -177,7 +177,7 @@ def evaluate_against(
         # With learnt values, the only drawn actions are those of exploration.
         theirs = _Player(opponent, state is not None and not opponent.is_stochastic)
         seats = [{agent: own if agent == mine else theirs for agent in agents} for mine in agents]
-        games = _play(
+        games, _ = _play(
             env_factory,
             seats,
             n_episodes=plan.n_episodes,
@@ -240,17 +240,16 @@ def evaluate_policy(
             "expected an evaluation with greedy actions; choose --eval-actions likeliest"
         )
     player = _Player(policy, deterministic)
-    played = _play(env_factory, (player,), n_episodes=n_episodes, seed=seed, video_dir=video_dir, on_step=on_step)
+    played, name_of = _play(
+        env_factory, (player,), n_episodes=n_episodes, seed=seed, video_dir=video_dir, on_step=on_step
+    )
     agents = sorted({actor for episode, _ in played for actor in episode})
     evaluation = summarize(
         tuple(fmean(episode.values()) for episode, _ in played), tuple(length for _, length in played)
     )
     return replace(
         evaluation,
-        agent_returns={
-            f"{actor.substep_key}/{actor.agent_index}": fmean(episode.get(actor, 0.0) for episode, _ in played)
-            for actor in agents
-        },
+        agent_returns={name_of(actor): fmean(episode.get(actor, 0.0) for episode, _ in played) for actor in agents},
     )
 
 
@@ -262,8 +261,12 @@ def _play(
     seed: int,
     video_dir: Path | None = None,
     on_step: Callable[[], None],
-) -> list[tuple[dict[ActorId, float], int]]:
-    """Plays episodes with the players in rotation; returns the agents' returns and the turns of each episode."""
+) -> tuple[list[tuple[dict[ActorId, float], int]], Callable[[ActorId], str]]:
+    """Plays episodes with the players in rotation.
+
+    Returns:
+        The agents' returns and the turns of each episode, and a function that names an agent.
+    """
     if n_episodes < 1:
         raise ConfigurationError(f"n_episodes is {n_episodes}; expected at least 1. Raise it.")
     if seed < 0:
@@ -297,7 +300,7 @@ def _play(
             n_episodes,
             _MAX_TRIES * n_episodes - len(played),
         )
-    return played
+    return played, structured.agent_name
 
 
 def summarize(returns: tuple[float, ...], lengths: tuple[int, ...]) -> Evaluation:
@@ -409,12 +412,22 @@ def _recording_env(env_factory: EnvFactory, video_dir: Path) -> gymnasium.Env[An
         )
     from gymnasium.wrappers import RecordVideo  # an evaluator needs none of the wrappers
 
-    env = replace(env_factory, env_kwargs={**env_factory.env_kwargs, "render_mode": "rgb_array"})()
+    cannot = f"A video of {env_factory.env_id!r} cannot be recorded"
+    expected = (
+        "expected an environment that takes render_mode='rgb_array', keeps it as its render_mode, and whose render() "
+        "returns an image; add this to the environment, or evaluate without --video"
+    )
+    try:
+        env = replace(env_factory, env_kwargs={**env_factory.env_kwargs, "render_mode": "rgb_array"})()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{cannot}: {error.__cause__ or error}; {expected}") from error
     if isinstance(env, StructuredEnv):
         raise ConfigurationError(
-            f"A video of {env_factory.env_id!r} cannot be recorded: the environment is structured; expected a "
-            "gymnasium.Env. Evaluate the policy without a video."
+            f"{cannot}: the environment is structured; expected a gymnasium.Env. Evaluate the policy without a video."
         )
+    if env.render_mode != "rgb_array":
+        env.close()
+        raise ConfigurationError(f"{cannot}: its render_mode is {env.render_mode!r}; {expected}")
     with warnings.catch_warnings():
         # gymnasium warns that it overwrites videos, which is intended
         warnings.filterwarnings("ignore", message=".*Overwriting existing videos")

@@ -10,6 +10,8 @@ from rollcast.actor.environments.failures import EnvironmentFailedError
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.environments.pettingzoo import SimultaneousAgentsEnv, TurnTakingAgentsEnv, adapt_pettingzoo
 from rollcast.actor.environments.structured import ActorId
+from rollcast.actor.playing.evaluate import evaluate_policy
+from rollcast.actor.policies.random_acting import RandomPolicy
 from rollcast.actor.vector.make import make_vector_env
 from rollcast.actor.vector.structured import StructuredVectorEnv
 from rollcast.services.errors import ConfigurationError
@@ -36,6 +38,38 @@ def test_plays_agents_that_act_at_once():
     assert list(turn.ended) == agents
     assert all(ended.truncated for ended in turn.ended.values())
     env.close()
+
+
+@pytest.mark.parametrize("agent_policies", ["shared", "separate"])
+@pytest.mark.parametrize("with_masks", [False, True])
+def test_an_evaluation_names_agents_as_pettingzoo_does(agent_policies: str, with_masks: bool):
+    class Duel(ParallelEnv):
+        def __init__(self):
+            self.possible_agents = ["red", "blue"]
+
+        def observation_space(self, agent):
+            return PLACE
+
+        action_space = observation_space
+
+        def reset(self, seed=None, options=None):
+            self.agents = list(self.possible_agents)
+            return self._of(0), self._of({"action_mask": np.ones(9, np.int8)})
+
+        def step(self, actions):
+            self.agents = []
+            infos = self._of({"action_mask": np.ones(9, np.int8)})
+            return self._of(0), {"red": 1.0, "blue": 2.0}, self._of(True), self._of(False), infos
+
+        def _of(self, value):
+            return dict.fromkeys(self.possible_agents, value)
+
+    def make():
+        env = adapt_pettingzoo(Duel(), agent_policies)
+        return action_mask.StructuredActionMaskFromInfo(env) if with_masks else env
+
+    evaluation = evaluate_policy(make, RandomPolicy(make().spaces, seed=0), n_episodes=2, seed=0, deterministic=False)
+    assert evaluation.agent_returns == {"red": 1.0, "blue": 2.0}
 
 
 def test_same_seed_gives_same_first_observations():

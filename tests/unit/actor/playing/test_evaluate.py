@@ -183,6 +183,32 @@ def test_video_needs_an_environment_factory(tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    ("env_id", "what"),
+    [("Unrendered", "unexpected keyword argument 'render_mode'"), ("Forgetful", "its render_mode is None")],
+)
+def test_a_video_of_an_environment_that_does_not_render_says_what_rendering_needs(
+    tmp_path, monkeypatch, env_id: str, what: str
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "no_pictures.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Unrendered(CartPoleEnv):\n"
+        "    def __init__(self): super().__init__()\n"
+        "class Forgetful(CartPoleEnv):\n"
+        "    def __init__(self, render_mode=None): super().__init__()\n"
+    )
+    with pytest.raises(ConfigurationError, match=f"cannot be recorded: .*{what}; .*takes render_mode='rgb_array'"):
+        evaluate_policy(
+            EnvironmentFactory(f"no_pictures:{env_id}"),
+            cartpole_policy(),
+            n_episodes=1,
+            seed=0,
+            deterministic=True,
+            video_dir=tmp_path,
+        )
+
+
 def test_structured_environments_are_played_by_all_their_agents():
     """The scripted walkers earn 1 for each of two turns, the guide nothing, and everybody 10 at the end."""
     policy = RandomPolicy(STRUCTURED_SPACES, seed=0)
