@@ -70,6 +70,7 @@ _EXPECTED: Final = {
     "model_type": "expected a group of settings",
     "tuple_type": "expected a list",
     "too_long": "expected at most {max_length} values",
+    "too_short": "expected at least {min_length} values",
 }
 
 

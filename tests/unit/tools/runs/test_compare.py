@@ -42,5 +42,5 @@ def test_what_is_no_run_is_refused(tmp_path: Path):
     first = make_run(tmp_path, "a")
     with pytest.raises(ConfigurationError, match="is not a run: the folder does not exist"):
         printed(compare, CompareSettings, first.path, tmp_path / "nowhere")
-    with pytest.raises(ConfigurationError, match="at least 2 items"):
+    with pytest.raises(ConfigurationError, match=r"RUNS.*expected at least 2 values"):
         printed(compare, CompareSettings, first.path)
