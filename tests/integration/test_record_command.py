@@ -1,14 +1,18 @@
 """`rollcast record`, and the readers of its files: `rollcast train --initial-data`, and plain protobuf."""
 
+import io
 import json
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rollcast.learner.commands.record import record as record_here
+from rollcast.learner.settings.record import RecordSettings
 from rollcast.services.rollouts.recording import read_rollouts
 from tests.processes import DEADLINE_S, ROOT, completed, ended, environment, refused, rollcast, running, wait_until
 from tests.rollouts import header_of
@@ -21,6 +25,13 @@ def record(path: Path, *arguments: object) -> dict[str, object]:
     summary = path.with_suffix(".json")
     completed("record", "--output", path, "--summary-json", summary, "--overwrite", *arguments)
     return json.loads(summary.read_text())
+
+
+def recorded(folder: Path, **settings: Any) -> str:
+    """Records a rollout in this process, and returns what is printed."""
+    output = io.StringIO()
+    record_here(RecordSettings(output=folder / "demo", rollouts=1, n_rollout_steps=4, **settings), output)
+    return output.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +56,38 @@ def test_summary_describes_the_file(recording: Path):
     header = header_of(recording)
     assert (header.env_id, header.played_by, header.n_rollout_steps, header.n_envs) == ("CartPole-v1", "random", 16, 8)
     assert [rollout.sequence for rollout in rollouts] == list(range(1, 21))
+
+
+@pytest.mark.parametrize(
+    ("action", "advice"),
+    [
+        ("Discrete(3, start=2)", " train --algorithm sac --env-id any_actions:Flat --initial-data "),
+        ("Box(-2.0, 5.0, (2, 3))", " train --algorithm sac --env-id any_actions:Flat --initial-data "),
+        ("Box(-np.inf, np.inf, (2,))", "do not support the action space Box(-inf, inf"),
+        ("MultiDiscrete([3, 2])", "do not support the action space MultiDiscrete([3 2])"),
+        ("MultiBinary(4)", "do not support the action space MultiBinary(4)"),
+    ],
+)
+def test_the_summary_advises_only_an_algorithm_that_supports_the_actions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, advice: str
+):
+    (tmp_path / "any_actions.py").write_text(
+        "import numpy as np\n"
+        "from gymnasium import Env\n"
+        "from gymnasium.spaces import *\n"
+        "class Flat(Env):\n"
+        f"    observation_space, action_space = Discrete(2), {action}\n"
+        "    def reset(self, **_): return 0, {}\n"
+        "    def step(self, action): return 1, 0.0, True, False, {}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "any_actions", raising=False)
+    assert advice in recorded(tmp_path, env_id="any_actions:Flat")
+
+
+def test_the_summary_advises_the_policies_of_the_agents_that_were_recorded(tmp_path: Path):
+    said = recorded(tmp_path, env_id="mpe2.simple_spread_v3:parallel_env", agent_policies="separate")
+    assert " --env-id mpe2.simple_spread_v3:parallel_env --agent-policies separate --initial-data " in said
 
 
 def test_same_seed_gives_the_same_file(recording: Path, tmp_path: Path):

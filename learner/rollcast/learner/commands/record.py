@@ -10,11 +10,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import IO, Any
 
+from gymnasium.spaces import Discrete, Space
+
 from rollcast.actor.environments.device import device_of
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.make import make_saved_policy
 from rollcast.actor.policies.random_acting import RandomPolicy
+from rollcast.actor.policies.squashed_gaussian import finite_bounds
 from rollcast.actor.seeds import derive_seed
 from rollcast.actor.threads import limit_threads
 from rollcast.actor.vector.make import WORKER_INFO_KEYS, environment_spaces, make_vector_env
@@ -24,14 +27,14 @@ from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.playing.saved_play import played_environment
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.settings.record import RANDOM, RecordSettings
-from rollcast.services.errors import RollcastError
+from rollcast.services.errors import InvalidSpaceError, RollcastError
 from rollcast.services.policies.policies import PolicySpec, SavedPolicy
 from rollcast.services.process.installation import typed_again
 from rollcast.services.rollouts.recording import RolloutWriter
 from rollcast.services.rollouts.recording_codec import RecordingHeader
 from rollcast.services.rollouts.rollouts import Rollout
 from rollcast.services.settings.new_files import check_new_file, write_new_file
-from rollcast.services.spaces.spaces import EnvironmentSpaces
+from rollcast.services.spaces.spaces import EnvironmentSpaces, describe_space
 from rollcast.services.status.numbers import decimal
 
 # Streams of seeds. Actors of a run use 0 and 1, so a recording with the same seed plays other episodes.
@@ -108,7 +111,7 @@ def record(settings: RecordSettings, output: IO[str]) -> int:
                 _play(settings, lambda: worker.collect(lambda: bool(received)), writer, summary)
             except RollcastError as error:
                 failure = error
-    _report(settings, output, summary, player, "" if failure is None else type(failure).__name__, received)
+    _report(settings, output, summary, player, spaces, "" if failure is None else type(failure).__name__, received)
     if failure is not None:
         raise failure
     return 130 if signal.SIGINT in received else 0
@@ -157,6 +160,7 @@ def _report(
     output: IO[str],
     summary: RecordingSummary,
     player: _Player,
+    spaces: EnvironmentSpaces,
     failure: str,
     received: list[int],
 ) -> None:
@@ -176,7 +180,7 @@ def _report(
             ("mean return", mean_return),
             ("bytes", f"{summary.n_bytes:,}"),
             ("file", summary.path),
-            ("learn from it", _training(settings, player.env_factory)),
+            ("learn from it", _training(settings, player.env_factory, spaces)),
         ):
             print_line(output, f"{name:<15}{value}")
     if settings.summary_json is not None:
@@ -184,11 +188,25 @@ def _report(
         write_new_file(settings.summary_json, "--summary-json", text + "\n")
 
 
-def _training(settings: RecordSettings, env_factory: EnvironmentFactory) -> str:
-    """Returns the command to train with the file."""
+def _training(settings: RecordSettings, env_factory: EnvironmentFactory, spaces: EnvironmentSpaces) -> str:
+    """Returns the command to train with the file, or that only the user's own algorithm supports the actions."""
+    actions = [substep.action for substep in spaces.values()]
+    if not (all(isinstance(action, Discrete) for action in actions) or all(map(_has_finite_bounds, actions))):
+        described = ", ".join(dict.fromkeys(map(describe_space, actions)))
+        return f"with your own algorithm: sac, dqn and r2d2 do not support the action space {described}"
     words = ["train", "--algorithm", "sac", "--env-id", env_factory.env_id]
     if env_factory.env_kwargs:
         words += ["--env-kwargs", json.dumps(dict(env_factory.env_kwargs))]
+    if env_factory.agent_policies != "shared":
+        words += ["--agent-policies", env_factory.agent_policies]
     if env_factory.atari:
         words.append("--atari")
     return f"{typed_again(env_factory.env_id)} {shlex.join([*words, '--initial-data', str(settings.output)])}"
+
+
+def _has_finite_bounds(action: Space[Any]) -> bool:
+    try:
+        finite_bounds(action)
+    except InvalidSpaceError:
+        return False
+    return True
