@@ -24,10 +24,16 @@ _NEXT: Final[Mapping[RunState, str]] = {
     "training": "ask again later",
     "finished": "resume the run with more --total-steps, or give the environment a time limit if its episodes are long",
     "stopped": "continue the run with --resume",
-    "empty": "begin the run again: it has no checkpoint from which to resume",
+    "empty": "begin the run again with --resume",
 }
 # The states of the runs of learners that no longer train.
 _ENDED: Final[Mapping[Phase, RunState]] = {Phase.STOPPING: "stopped", Phase.FINISHED: "finished"}
+_NO_CHECKPOINT: Final = Finding(
+    severity=Severity.NOTE,
+    what="the run ended before its first checkpoint: it has failed, or its process was killed",
+    advice="begin it again with --resume, in its folder and with its settings; a lower --checkpoint-interval-s gives "
+    "an earlier checkpoint",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,8 @@ def _read(path: Path) -> tuple[_Judgement, list[Finding], str]:
     summary = f"{state}, {read.newest('env_steps') or 0:,.0f} steps, {read.newest(UPDATES.tag) or 0:,.0f} updates"
     skips = evaluator_skips(int(read.newest(EVAL_EVALUATIONS.tag) or 0), int(read.newest(EVAL_SKIPPED.tag) or 0))
     missed = goal_missed(read) if state == "finished" else ()
-    return _Judgement(read.episodes, state), list(judged([*missed, *find(read), *skips])), summary
+    findings = [*([_NO_CHECKPOINT] if state == "empty" else []), *judged([*missed, *find(read), *skips])]
+    return _Judgement(read.episodes, state), findings, summary
 
 
 def _unreachable(settings: DoctorSettings, error: LearnerUnreachableError) -> Finding:

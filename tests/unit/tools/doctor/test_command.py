@@ -75,7 +75,23 @@ def test_a_run_that_has_finished_below_its_goal_is_told(
 def test_a_healthy_run_has_nothing_wrong(tmp_path: Path):
     run = make_run(tmp_path)
     write_records(run, *records(**HEALTHY, time=1.0))
-    assert said(run).splitlines() == ["empty, 80,000 steps, 200 updates", "nothing is wrong"]
+    write_checkpoint(run, 1, has_ended=False)
+    assert said(run).splitlines() == ["stopped, 80,000 steps, 200 updates", "nothing is wrong"]
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_is_told(tmp_path: Path):
+    run = make_run(tmp_path)
+    write_records(run, *records(3, **HEALTHY, time=1.0))
+    lines = said(run).splitlines()
+    assert lines[1:] == [
+        "note:  the run ended before its first checkpoint: it has failed, or its process was killed",
+        "       begin it again with --resume, in its folder and with its settings; a lower --checkpoint-interval-s "
+        "gives an earlier checkpoint",
+        "nothing shows whether the run learnt: 30 episodes have ended; expected at least 100; begin the run again with "
+        "--resume",
+    ]
+    with run.locked():
+        assert "checkpoint" not in said(run)
 
 
 def test_without_enough_data_it_says_so(tmp_path: Path):
@@ -94,7 +110,6 @@ def test_without_enough_data_it_says_so(tmp_path: Path):
 @pytest.mark.parametrize(
     ("checkpoints", "advice"),
     [
-        ((), "begin the run again: it has no checkpoint from which to resume"),
         ((False,), "continue the run with --resume"),
         (
             (False, True),
