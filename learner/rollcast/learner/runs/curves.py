@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.writers.metric_names import MEAN_RETURN
 from rollcast.services.errors import ConfigurationError
 
 # The settings of a run's place and output, and the seed: runs that differ only in these are alike.
@@ -70,11 +71,13 @@ def read_curve(run: RunDirectory, metric: str, *, over_seconds: bool = False, ha
     points = [
         (record[_TIME] - records[0][_TIME] if over_seconds else record[_ENV_STEPS], record[metric])
         for record in records
-        if isinstance(record.get(metric), int | float) and np.isfinite(record[metric])
+        if _has_value(record, metric)
     ]
     if not points:
-        tags = sorted({tag for record in records for tag in record} - {_TIME, _ENV_STEPS})
+        tags = sorted({tag for record in records for tag in record if _has_value(record, tag)} - {_TIME, _ENV_STEPS})
         known = f"expected one of {', '.join(tags)}" if tags else "it has no records yet"
+        if metric == MEAN_RETURN.tag and records:
+            known = f"no episode has ended yet; {known}"
         raise ConfigurationError(
             f"{str(run.path)!r} has no values of {metric!r}; {known}; see docs/reference/metrics.md"
         )
@@ -82,6 +85,12 @@ def read_curve(run: RunDirectory, metric: str, *, over_seconds: bool = False, ha
     points.sort(key=lambda point: point[0])
     x, y = np.array(points, np.float64).T
     return Curve(x, y, has_ended)
+
+
+def _has_value(record: Mapping[str, Any], tag: str) -> bool:
+    """Returns whether a record has a finite value: a mean of nothing is null."""
+    value = record.get(tag)
+    return isinstance(value, int | float) and bool(np.isfinite(value))
 
 
 def spread_of(curves: Sequence[Curve]) -> Spread:

@@ -10,7 +10,7 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.errors import ConfigurationError
 from rollcast.tools.runs.plot import draw, plot
 from rollcast.tools.settings import PlotSettings
-from tests.unit.learner.checkpoints.test_listing import write_checkpoint
+from tests.unit.learner.checkpoints.test_listing import make_run, write_checkpoint, write_records
 from tests.unit.learner.runs.test_curves import run_of
 from tests.unit.tools.printed import printed
 
@@ -63,6 +63,14 @@ def test_rejects_what_cannot_be_drawn(tmp_path: Path, arguments: tuple[str, ...]
     run = run_of(tmp_path / "run", RECORDS).path
     with pytest.raises(ConfigurationError, match=message):
         printed(plot, PlotSettings, run, *arguments)
+
+
+def test_a_run_without_an_episode_is_told_and_its_empty_metrics_are_not_offered(tmp_path: Path):
+    run = make_run(tmp_path)
+    write_records(run, {"time": 1.0, "env_steps": 64, "train/mean_return": None, "ppo/entropy": 0.7})
+    with pytest.raises(ConfigurationError) as refused:
+        printed(plot, PlotSettings, run.path)
+    assert "'train/mean_return'; no episode has ended yet; expected one of ppo/entropy; see" in str(refused.value)
 
 
 def test_a_picture_replaces_no_pipe_and_waits_for_none(tmp_path: Path):
