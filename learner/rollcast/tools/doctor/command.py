@@ -38,7 +38,7 @@ _NO_CHECKPOINT: Final = Finding(
 
 @dataclass(frozen=True, slots=True)
 class _Judgement:
-    """The number of finished episodes, which may be too few to judge whether the run learns.
+    """The basis for a judgement of learning: enough episodes must have ended.
 
     Attributes:
         n_episodes: The number of episodes that have ended.
@@ -55,7 +55,7 @@ class _Judgement:
 
     @property
     def reason(self) -> str:
-        """The reason why it is not possible, and what to do."""
+        """The reason why a judgement is not possible, and what to do."""
         trains = self.state == "training"
         return (
             f"{'it is too early to tell whether the run learns' if trains else 'nothing shows whether the run learnt'}"
