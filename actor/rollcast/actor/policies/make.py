@@ -6,10 +6,10 @@ from rollcast.actor.policies.base import Policy
 from rollcast.actor.policies.exploration import EPSILONS
 from rollcast.actor.policies.features import feature_layout
 from rollcast.actor.policies.frame_stacks import stacked_space
-from rollcast.services.errors import ProtocolMismatchError
+from rollcast.services.errors import ProtocolMismatchError, RollcastError
 from rollcast.services.policies.policies import AUTO_NETWORK, BUILT_IN_NETWORKS, PolicySpec, SavedPolicy
 from rollcast.services.process.installation import require_extra
-from rollcast.services.spaces.spaces import EnvironmentSpaces
+from rollcast.services.spaces.spaces import EnvironmentSpaces, check_spaces_match
 
 
 def make_policy(
@@ -80,6 +80,7 @@ def make_saved_policy(
         device: See `make_policy`.
 
     Raises:
+        SpacesMismatchError: The policy does not fit the spaces, and its file has others.
         ProtocolMismatchError: The policy's network is not allowed, or the weights do not fit the spaces.
         ConfigurationError: No network fits the spaces.
         InvalidSpaceError: A space is not supported at all or with this head.
@@ -87,6 +88,14 @@ def make_saved_policy(
     """
     epsilons = saved.state.get(EPSILONS)
     slot = 0 if epsilons is None else int(np.argmin(epsilons))
-    policy = make_policy(spaces, saved.spec, seed=seed, allowed_network=allowed_network, device=device, slot=slot)
-    policy.load(saved.policy_version, saved.state)
+    try:
+        policy = make_policy(spaces, saved.spec, seed=seed, allowed_network=allowed_network, device=device, slot=slot)
+        policy.load(saved.policy_version, saved.state)
+    except RollcastError:
+        # Other spaces are no error by themselves: bounds may differ, as in a variant of the environment.
+        if saved.spaces is not None:
+            check_spaces_match(
+                saved.spaces, spaces, expected_side="the saved policy", offered_side="the environment to play in"
+            )
+        raise
     return policy

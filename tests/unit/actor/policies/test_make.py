@@ -1,12 +1,23 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
-from rollcast.actor.policies.make import make_policy
+from rollcast.actor.policies.make import make_policy, make_saved_policy
 from rollcast.actor.policies.numpy_acting import NumpyMlpPolicy
 from rollcast.actor.policies.torch_acting import TorchActingPolicy
-from rollcast.services.errors import ConfigurationError, InvalidInputError, NotReadyError, ProtocolMismatchError
-from rollcast.services.policies.policies import PolicySpec
+from rollcast.actor.policies.trainable import TorchPolicy
+from rollcast.services.errors import (
+    ConfigurationError,
+    InvalidInputError,
+    InvalidSpaceError,
+    NotReadyError,
+    ProtocolMismatchError,
+    SpacesMismatchError,
+)
+from rollcast.services.policies.policies import PolicySpec, SavedPolicy
 from tests.unit.actor.acting_policies import VECTOR, batch_of, loaded, spaces_of, state_of
 from tests.unit.actor.sample_environments import ACTION_SPACES, IMAGE_SPACES, OBSERVATION_SPACES
 
@@ -25,6 +36,34 @@ def test_uses_numpy_for_vectors_and_torch_for_the_rest():
 def test_rejects_network_other_than_the_allowed_one(allowed):
     with pytest.raises(ProtocolMismatchError, match=f"network is '{OWN}'; expected '{allowed}'"):
         make_policy(spaces_of(), PolicySpec(network=OWN), seed=0, allowed_network=allowed)
+
+
+_OF_POLICY = spaces_of(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+
+
+def saved_policy(**changes: Any) -> SavedPolicy:
+    spec = PolicySpec(hidden_sizes=(8,), head="q_values")
+    given = {"spec": spec, "state": TorchPolicy(_OF_POLICY, spec).state_arrays(), "spaces": _OF_POLICY}
+    return SavedPolicy(**{**given, "policy_version": 3, "env_steps": 99, "mean_return": None, **changes})
+
+
+@pytest.mark.parametrize(
+    ("played_in", "where"),
+    [
+        (spaces_of(spaces.Box(-1, 1, (4,)), spaces.Discrete(2)), "0/observation: the saved policy has Box"),
+        (spaces_of(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,))), "0/action: the saved policy has Discrete"),
+        ({"red": _OF_POLICY["0"]}, "the saved policy has .*, the environment to play in has"),
+    ],
+)
+def test_a_saved_policy_that_does_not_fit_names_the_space_that_differs(played_in, where: str):
+    with pytest.raises(SpacesMismatchError, match=where):
+        make_saved_policy(saved_policy(), played_in, seed=0)
+    with pytest.raises((ProtocolMismatchError, InvalidSpaceError)):
+        make_saved_policy(saved_policy(spaces=None), played_in, seed=0)
+
+
+def test_a_saved_policy_plays_in_an_environment_with_other_bounds():
+    make_saved_policy(saved_policy(), spaces_of(spaces.Box(-9, 9, (3,)), spaces.Discrete(2)), seed=0)
 
 
 @pytest.mark.parametrize("substeps", [spaces_of(), spaces_of(IMAGE_SPACES["channel last"], ACTION_SPACES["box"])])
