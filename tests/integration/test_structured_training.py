@@ -31,17 +31,24 @@ TICTACTOE = (
 
 
 @pytest.mark.parametrize(
-    ("game", "agents"), [(SPEAKER, {"speaker", "listener"}), (TICTACTOE, {"player_1", "player_2"})], ids=["sac", "r2d2"]
+    ("game", "substeps", "agents"),
+    [
+        (SPEAKER, {"speaker", "listener"}, {"speaker_0", "listener_0"}),
+        (TICTACTOE, {"player_1", "player_2"}, {"player_1", "player_2"}),
+    ],
+    ids=["sac", "r2d2"],
 )
-def test_trains_and_evaluates_each_agent(game: tuple[object, ...], agents: set[str], tmp_path: Path):
+def test_trains_and_evaluates_each_agent(
+    game: tuple[object, ...], substeps: set[str], agents: set[str], tmp_path: Path
+):
     run = tmp_path / "run"
     options = ("--n-actors", 1, "--envs-per-actor", 4, "--log-interval-s", 0.1, "--run-dir", run)
     done = completed("train", *game, *options)
     assert int(re.search(r"^updates +([\d,]+)", done.stdout, re.MULTILINE)[1].replace(",", "")) > 3
     metrics = (run / "metrics.jsonl").read_text(encoding="utf-8")
-    assert all(f"/{agent}/" in metrics for agent in agents), "what each of them learns is told"
+    assert all(f"/{substep}/" in metrics for substep in substeps), "what each of them learns is told"
     played = completed("evaluate", run, "--n-episodes", 3)
-    assert set(re.findall(r"^ +(\w+)/0", played.stdout, re.MULTILINE)) == agents
+    assert set(re.findall(r"^ +(\w+) +[-\d.]+$", played.stdout, re.MULTILINE)) == agents
 
 
 EXPECTED = r"expected one of \['speaker', 'listener'\]"
