@@ -80,8 +80,10 @@ class StallWatchdog:
             )
             if not reason:
                 logger.warning(
-                    "training has made no progress for %.0f s, and waits for nothing; expected an update by now",
+                    "training has made no progress for %.0f s, and waits for nothing: an update takes long, or stands "
+                    "still; after %.0f s the stacks of all threads follow",
                     stalled_s,
+                    self._stacks_s,
                 )
         else:
             self._due_s = float("inf")

@@ -18,7 +18,7 @@ def stuck_here(released: threading.Event) -> None:
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
-        ("", ["has made no progress for 0 s, and waits for nothing", "waits for nothing:\n"]),
+        ("", ["has made no progress for 0 s, and waits for nothing: an update takes long", "waits for nothing:\n"]),
         ("rollouts", ["and waits for rollouts:\n"]),
     ],
 )
