@@ -349,12 +349,12 @@ def install() -> None:
     time.sleep = lambda seconds: scheduler().sleep(float(seconds))
     queue.SimpleQueue = queue._PySimpleQueue  # type: ignore[attr-defined,misc]
     setattr(queue, "time", time.monotonic)  # noqa: B010 - by its import it has Python's clock
-    for name, value in {
+    for name, draw in {
         "randbelow": lambda n: _secrets().randrange(n),
         "token_bytes": lambda n: _secrets().randbytes(n),
         "token_hex": lambda n: _secrets().randbytes(n).hex(),
     }.items():
-        setattr(secrets, name, value)
+        setattr(secrets, name, draw)
     sys.unraisablehook = _told_unless_ended
 
 
