@@ -122,7 +122,7 @@ def test_cooperative_game_trains(tmp_path: Path):
     printed = run_example("cooperative_game.py", *arguments, cwd=tmp_path)
     assert re.search(r"^updates +[1-9]\d*", printed, re.MULTILINE)
     played = completed("evaluate", tmp_path / "run", "--n-episodes", 5)
-    assert len(re.findall(r"agent/[01] +(-[\d.]+)", played.stdout)) == 2
+    assert len(re.findall(r"agent_[01] +(-[\d.]+)", played.stdout)) == 2
 
 
 def test_turn_taking_game_trains(tmp_path: Path):
