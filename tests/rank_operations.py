@@ -105,7 +105,7 @@ def on_gpus(group: RankGroup, what: str, *, is_last: bool) -> None:
     group.begin(STAND_IN, on_device.device)
     if what == "agree on gpus":
         agreed = RankRounds(group).agree(RankState(env_steps=1 + group.rank))
-        print(agreed.env_steps, flush=True)  # noqa: T201
+        print(agreed.env_steps, flush=True)  # noqa: T201 - for the test, which reads it
         return
     works: list[Any] = []
     reduce = distributed.all_reduce
@@ -120,7 +120,7 @@ def on_gpus(group: RankGroup, what: str, *, is_last: bool) -> None:
     group.describe_by(lambda: ("thinking", "after 7 updates"))
     if is_last:
         if what == "freeze on gpus":
-            print("hangs", flush=True)  # noqa: T201
+            print("hangs", flush=True)  # noqa: T201 - for the test, which reads it
             os.kill(os.getpid(), signal.SIGSTOP)
         raise ConfigurationError("a wrong number; expected another; take it")
     group.sum(on_device, "the second gradient")
@@ -172,18 +172,18 @@ def main(what: str) -> int:
                 stops: list[int] = []
                 signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
                 group.stop_by(lambda: bool(stops))
-                print("waits", flush=True)  # noqa: T201
+                print("waits", flush=True)  # noqa: T201 - for the test, which reads it
             if is_last and what in ("hang", "hang until a stop"):
-                print("hangs", flush=True)  # noqa: T201  # for the test, which reads it
+                print("hangs", flush=True)  # noqa: T201 - for the test, which reads it
                 os.kill(os.getpid(), signal.SIGSTOP)
             if is_last and what == "stay away":
                 group.told("nothing", 0, what="what never comes", timeout_s=8.0)
             rows = group.gather(torch.tensor([float(place.rank), 5.0]), "the second sum")
             root = torch.full((2,), float(place.rank))
             group.broadcast(root, "what rank 0 has")
-            print(rows.tolist(), root.tolist(), flush=True)  # noqa: T201
+            print(rows.tolist(), root.tolist(), flush=True)  # noqa: T201 - for the test, which reads it
     except RollcastError as error:
-        print(f"{type(error).__name__}: {error}", flush=True)  # noqa: T201
+        print(f"{type(error).__name__}: {error}", flush=True)  # noqa: T201 - for the test, which reads it
         return 1
     return 0
 

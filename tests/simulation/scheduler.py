@@ -96,7 +96,7 @@ class Task:
         self.number = number
         self.is_done = False
         self.is_parked = False
-        # How often it has waited: a timer of an earlier wait has no effect.
+        # The number of its waits, by which a timer of an earlier wait knows that it has no effect.
         self.n_waits = 0
         # True if the last wait ended by a wake-up; False: by its deadline.
         self.was_woken = False

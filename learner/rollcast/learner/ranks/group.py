@@ -386,7 +386,7 @@ class RankGroup(Group):
         before: dict[int, _Word | None] = {}
         looked_at = 0.0
         while not work.is_completed():
-            # of this wait, or of the operation: then the next wait raises it again
+            # The 2 s are over, or the operation has failed: `_end` waits again, and raises the failure.
             with contextlib.suppress(RuntimeError):
                 work.wait(timedelta(seconds=_SILENCE_S))
             now = time.monotonic()

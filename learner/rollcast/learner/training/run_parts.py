@@ -399,17 +399,16 @@ def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
     least = _LEAST_TRAJECTORIES.get(settings.algorithm, _LEAST_TRAJECTORIES["impala"])
     if learns_from_replay(settings):
         return least
-    if isinstance(settings, TrainSettings):
-        n_actors = settings.n_actors
-    else:
-        # A deterministic learner waits for all actors. Otherwise their number is unknown.
-        n_actors = settings.max_actors if settings.deterministic else 2
     of_actor = settings.envs_per_actor * max(substep.n_agents for substep in spaces.values())
-    # Actors in step contribute one rollout each to every batch.
     if settings.deterministic:
-        return of_actor * n_actors
-    if settings.algorithm == "impala" and isinstance(settings, TrainSettings):
-        n_actors = math.ceil(n_actors / 2)
+        # Actors in step contribute one rollout each to every batch, and a learner waits for all of them.
+        return of_actor * (settings.n_actors if isinstance(settings, TrainSettings) else settings.max_actors)
+    if not isinstance(settings, TrainSettings):
+        n_actors = 2  # their number is unknown
+    elif settings.algorithm == "impala":
+        n_actors = math.ceil(settings.n_actors / 2)
+    else:
+        n_actors = settings.n_actors
     return of_actor * max(n_actors, math.ceil(least / of_actor))
 
 

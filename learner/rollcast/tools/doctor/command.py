@@ -19,7 +19,7 @@ from rollcast.services.version import software_version
 from rollcast.tools.doctor.diagnosis import Finding, Severity, diagnose, judged
 from rollcast.tools.settings import DoctorSettings
 
-# What the user can do if too few episodes have ended.
+# The next step of the user if too few episodes have ended.
 _NEXT: Final[Mapping[RunState, str]] = {
     "training": "ask again later",
     "finished": "resume the run with more --total-steps, or give the environment a time limit if its episodes are long",
