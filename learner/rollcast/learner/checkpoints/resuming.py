@@ -2,9 +2,9 @@
 
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
 
@@ -22,13 +22,18 @@ RUNS: Final = Path("runs")
 # The ranks of a run search one after the other, and each reads the newest checkpoint whole: gigabytes with a buffer.
 _SEARCH_S: Final = 600.0
 
+Settings = TypeVar("Settings", bound=BaseModel)
 
-def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS) -> dict[str, Any]:
+
+def resumed_settings(
+    settings: Settings, given: BaseModel, *, for_sizes: Callable[[Settings], Settings], runs: Path = RUNS
+) -> dict[str, Any]:
     """Returns the settings of the run to resume, with the given changes; the given settings if `auto` finds no run.
 
     Args:
         settings: The given settings and defaults; `resume` is a run's folder, or `auto`.
         given: The given settings; `model_fields_set` names them.
+        for_sizes: Sets the defaults that follow the numbers of actors and environments.
         runs: The folder in which `auto` looks for runs.
 
     Returns:
@@ -39,7 +44,7 @@ def resumed_settings(settings: BaseModel, given: BaseModel, *, runs: Path = RUNS
             settings.
     """
     values = settings.model_dump(mode="json")
-    path = Path(values["resume"]) if values["resume"] != AUTO else _found(settings, runs)
+    path = Path(values["resume"]) if values["resume"] != AUTO else _found(settings, for_sizes, runs)
     if path is None:
         return {**values, "resume": None}
     saved = RunDirectory(path).read_settings()
@@ -87,22 +92,22 @@ def changes_bits(settings: BaseModel, names: Iterable[str]) -> bool:
     return any(rules[name] != FREE for name in names)
 
 
-def _found(settings: BaseModel, runs: Path) -> Path | None:
+def _found(settings: Settings, for_sizes: Callable[[Settings], Settings], runs: Path) -> Path | None:
     """Finds the run for `auto`: the run in `run_dir`, or the newest unfinished run with the same settings."""
     values = settings.model_dump(mode="json")
     if values["run_dir"] is not None:
         path = Path(values["run_dir"])
         return path if RunDirectory(path).settings_path.is_file() else None
     with _alone_in(runs):
-        return _newest(settings, values, runs)
+        return _newest(settings, for_sizes, runs)
 
 
-def _newest(settings: BaseModel, values: Mapping[str, Any], runs: Path) -> Path | None:
+def _newest(settings: Settings, for_sizes: Callable[[Settings], Settings], runs: Path) -> Path | None:
     candidates = [path.parent for path in runs.glob("*/settings.yaml")]
     for path in sorted(candidates, key=_written, reverse=True):
         run = RunDirectory(path)
         try:
-            if _identity(settings, run.read_settings()) != _identity(settings, values):
+            if not _is_same_run(settings, run.read_settings(), for_sizes):
                 continue
             with run.locked():
                 newest = newest_checkpoint(run)
@@ -111,7 +116,7 @@ def _newest(settings: BaseModel, values: Mapping[str, Any], runs: Path) -> Path 
         if newest is None:
             if run.has_log():
                 return path
-        elif not newest[1].has_ended or values.get("when_finished") == "serve":
+        elif not newest[1].has_ended or getattr(settings, "when_finished", None) == "serve":
             return path
     return None
 
@@ -162,6 +167,14 @@ def compared_settings(settings: BaseModel) -> dict[str, Any]:
         for path, value, rule in _leaves(settings)
         if rule is not FREE or path[0] == "ranks"
     }
+
+
+def _is_same_run(settings: Settings, saved: Mapping[str, Any], for_sizes: Callable[[Settings], Settings]) -> bool:
+    """Returns True if a run has the settings' identity, with the defaults of older versions or of its own sizes."""
+    acting = {path[0] for path, _, rule in _leaves(settings) if rule is ACTING}
+    as_saved = settings.model_copy(update={name: saved[name] for name in acting & saved.keys()})
+    identity = _identity(settings, saved)
+    return any(_identity(each, each.model_dump(mode="json")) == identity for each in (settings, for_sizes(as_saved)))
 
 
 def _identity(settings: BaseModel, values: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:

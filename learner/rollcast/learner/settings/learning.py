@@ -1,6 +1,6 @@
 """The settings that `train` and `learner` share. Imports neither torch nor grpc."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -62,6 +62,19 @@ FIRST_OF_LEARNING: Final = (
     *("replay.capacity", "replay.samples_per_insert", "n_rollout_steps", "batch_size", "envs_per_actor"),
     *("network", "hidden_sizes", "recurrence", "device"),
 )
+
+# The algorithms whose batches consist of the rollouts that actors have just made.
+_FROM_FRESH_ROLLOUTS: Final = ("impala", "ppo", "appo")
+
+# More steps in an update teach little more: with 512 environments, PPO solves CartPole in half of the steps with
+# rollouts of 32 as with rollouts of 128. See `benchmarks/pages/tasks.md`.
+_MOST_BATCH_STEPS: Final = 16_384
+
+# Shorter rollouts bootstrap most of their returns.
+_LEAST_ROLLOUT_STEPS: Final = 8
+
+# An episode of CartPole lasts 500 steps, and a run needs some after the policy is good.
+_LEAST_STEPS_OF_AN_ENVIRONMENT: Final = 2_000
 
 
 class LearnerSettings(
@@ -158,7 +171,8 @@ class LearnerSettings(
     )
     n_rollout_steps: AtLeastOne = setting(
         64,
-        "T: environment steps in a rollout.",
+        "T: environment steps in a rollout. With many environments, rollouts of IMPALA, PPO and APPO are shorter by "
+        "default, down to 8 steps, so that a batch has at most 16,384. With --recurrence they are not.",
         stays("rollouts that wait in the log or the replay buffer, and actors that reconnect, have that length"),
     )
     envs_per_actor: EnvsPerActor = setting(
@@ -211,7 +225,8 @@ class LearnerSettings(
     )
     total_steps: AtLeastOne = setting(
         20_000_000,
-        "Environment steps after which training ends; with several agents, each agent's steps count.",
+        "Environment steps after which training ends; with several agents, each agent's steps count. The default of "
+        "PPO and APPO grows to 2,000 for each environment, so that long episodes end.",
         ACTING,
     )
     stop_return: float | None = setting(
@@ -371,8 +386,31 @@ class LearnerSettings(
                 settings = type(self).resumed(settings, self)
             except ConfigurationError as error:
                 raise ConfigurationError(f"--resume{origins.describe(['resume'])}: {error}") from error
+        if settings.resume is None:
+            settings = settings.with_round_defaults(self.model_fields_set)
         _refuse_other_algorithms(settings, origins)
         return settings
+
+    def actors_of_a_batch(self) -> int:
+        """Returns how many actors contribute a rollout of each of their environments to a batch, by default."""
+        return self.max_actors if self.deterministic else 2  # `rollcast learner` does not know how many will come
+
+    def with_round_defaults(self, given: Set[str]) -> Self:
+        """Returns the settings with defaults that follow the number of environments of a batch.
+
+        Args:
+            given: The names of the settings from the user, which stay.
+        """
+        if self.algorithm not in _FROM_FRESH_ROLLOUTS:
+            return self
+        n_envs = self.envs_per_actor * self.actors_of_a_batch()
+        update: dict[str, int] = {}
+        if not given & {"n_rollout_steps", "batch_size"} and self.recurrence == "none":
+            longest = max(_LEAST_ROLLOUT_STEPS, _MOST_BATCH_STEPS // n_envs)
+            update["n_rollout_steps"] = min(self.n_rollout_steps, longest)
+        if "total_steps" not in given:
+            update["total_steps"] = max(self.total_steps, _LEAST_STEPS_OF_AN_ENVIRONMENT * n_envs)
+        return self.model_copy(update=update)
 
     @classmethod
     def resumed(cls, settings: Self, given: Self) -> Self:
@@ -388,12 +426,15 @@ class LearnerSettings(
         # imported here: numpy and safetensors, which only a resumed run needs before the command starts
         from rollcast.learner.checkpoints.resuming import resumed_settings
 
+        def follow(settings: Self) -> Self:
+            return settings.with_round_defaults(given.model_fields_set)
+
         try:
-            values = resumed_settings(settings, given)
+            values = resumed_settings(settings, given, for_sizes=follow)
             if values["resume"] is None and "algorithm" not in given.model_fields_set:
                 # a run that was begun when another algorithm was the default
                 former = with_algorithm_defaults(given.model_copy(update={"algorithm": FORMER_DEFAULT}), FORMER_DEFAULT)
-                found = resumed_settings(former, given)
+                found = resumed_settings(former, given, for_sizes=follow)
                 values = values if found["resume"] is None else found
             return cls.model_validate({"algorithm": FORMER_DEFAULT, **values})
         except ValidationError as error:

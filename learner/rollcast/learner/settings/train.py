@@ -1,5 +1,6 @@
 """The settings of `rollcast train`. Imports neither torch nor grpc."""
 
+import math
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt
@@ -65,6 +66,15 @@ class TrainSettings(ActingSettings, LearnerSettings, DialInSettings):
         "failure ends the run.",
         FREE,
     )
+
+    def actors_of_a_batch(self) -> int:
+        """See `LearnerSettings.actors_of_a_batch`.
+
+        IMPALA learns from each step once, so an update for every half of the actors gets further; the rollouts are then
+        up to three versions old. In deterministic mode, all actors contribute.
+        """
+        n_actors = 1 if self.serve_environments is not None else self.n_actors
+        return math.ceil(n_actors / 2) if self.algorithm == "impala" and not self.deterministic else n_actors
 
     def completed(self, origins: Origins) -> Self:
         """See `LearnerSettings.completed`. If environments dial in, there is one actor and no known environment.

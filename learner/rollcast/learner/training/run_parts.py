@@ -386,10 +386,9 @@ def plays_in_rounds(settings: LearnerSettings) -> bool:
 
 
 def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
-    """Returns B: the value in the settings, or one rollout of each environment of the run's actors.
+    """Returns B: the value in the settings, or a rollout of each environment of `LearnerSettings.actors_of_a_batch`.
 
-    IMPALA learns from each step once, so an update for every half of the actors gets further; the rollouts are then up
-    to three versions old. If the actors are few, each contributes several rollouts, so that updates are worthwhile.
+    If the actors are few, each contributes several rollouts, so that updates are worthwhile.
 
     Raises:
         ConfigurationError: The factory of a custom algorithm does not exist.
@@ -399,32 +398,28 @@ def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
     least = _LEAST_TRAJECTORIES.get(settings.algorithm, _LEAST_TRAJECTORIES["impala"])
     if learns_from_replay(settings):
         return least
+    n_actors = settings.actors_of_a_batch()
     of_actor = settings.envs_per_actor * max(substep.n_agents for substep in spaces.values())
-    if settings.deterministic:
-        # Actors in step contribute one rollout each to every batch, and a learner waits for all of them.
-        return of_actor * (settings.n_actors if isinstance(settings, TrainSettings) else settings.max_actors)
-    if not isinstance(settings, TrainSettings):
-        n_actors = 2  # their number is unknown
-    elif settings.algorithm == "impala":
-        n_actors = math.ceil(settings.n_actors / 2)
-    else:
-        n_actors = settings.n_actors
-    return of_actor * max(n_actors, math.ceil(least / of_actor))
+    # Actors in step contribute one rollout each to every batch.
+    return of_actor * (n_actors if settings.deterministic else max(n_actors, math.ceil(least / of_actor)))
 
 
 def batch_line(settings: LearnerSettings, spaces: EnvironmentSpaces) -> str:
-    """Returns a line about the default batch size, and about its effect with another number of actors.
+    """Returns a line about the size of batches, and about its effect with another number of actors.
 
     Raises:
         ConfigurationError: As in `batch_size`.
     """
     owner = "environment" if all(substep.n_agents == 1 for substep in spaces.values()) else "agent"
-    line = f"batches have {batch_size(settings, spaces)} trajectories of one {owner} each (--batch-size)"
+    line = (
+        f"batches have {batch_size(settings, spaces)} trajectories of one {owner} each (--batch-size), with "
+        f"{settings.n_rollout_steps} steps (--n-rollout-steps)"
+    )
     kind = ALGORITHMS.get(settings.algorithm)
     if kind is None or not kind.on_policy or isinstance(settings, TrainSettings) or settings.deterministic:
         return line
     return (
-        f"{line}, from two actors: with more actors, some wait for the next batch; set --batch-size to the "
+        f"{line}; they are from two actors: with more actors, some wait for the next batch; set --batch-size to the "
         "trajectories of all actors, or choose --algorithm appo or impala, whose actors do not wait"
     )
 

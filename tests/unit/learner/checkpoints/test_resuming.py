@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.vector.make import probe_spaces
 from rollcast.learner.actors.remote import RemoteDistributedActors
-from rollcast.learner.checkpoints.resuming import _found
+from rollcast.learner.checkpoints.resuming import resumed_settings
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.runs.lock import lock
@@ -381,6 +381,7 @@ def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path
     copied(stopped_run, tmp_path / "runs" / "first")
     assert auto().resume == "runs/first"
     assert str(auto("--total-steps", "640").run_dir) == "runs/first"
+    assert auto("--n-actors", "7").resume == "runs/first"
     assert auto("--seed", "1").resume is None, "another configuration"
     assert auto("--env-kwargs", '{"sutton_barto_reward": true}').resume is None, "another environment"
     copied(ended_run, tmp_path / "runs" / "ended")
@@ -388,6 +389,29 @@ def test_auto_finds_the_newest_run_of_these_settings_that_has_not_ended(tmp_path
     assert auto().resume == "runs/first", "not one that has ended, nor one without a checkpoint"
     with RunDirectory(tmp_path / "runs" / "first").locked():
         assert auto().resume is None, "somebody trains in it"
+
+
+def test_auto_finds_a_run_whose_rollouts_were_shorter_for_its_number_of_actors(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def of(*options: str) -> TrainSettings:
+        return TrainSettings.from_command_line("rollcast train", ["--envs-per-actor", "64", *options])
+
+    begun = of("--n-actors", "8")
+    assert begun.n_rollout_steps == 32
+    run = RunDirectory.create(Path("runs"), "first")
+    run.write_settings(begun.model_dump(mode="json", exclude={"resume"}))
+    run.log_path.mkdir()
+    (run.log_path / "1.log").touch()
+    again = of("--n-actors", "2", "--resume", "auto")
+    assert (again.resume, again.n_rollout_steps, again.n_actors) == ("runs/first", 32, 2)
+    assert of("--n-rollout-steps", "128", "--resume", "auto").resume is None
+
+
+def found(settings: TrainSettings, runs: Path) -> Path | None:
+    """Returns the run that `--resume auto` finds."""
+    resume = resumed_settings(settings, TrainSettings(), for_sizes=lambda settings: settings, runs=runs)["resume"]
+    return None if resume is None else Path(resume)
 
 
 LAKE = ("--env-id", "FrozenLake-v1", "--env-kwargs")
@@ -425,7 +449,7 @@ def test_searches_at_the_same_time_find_the_same_run(tmp_path, monkeypatch, stop
 
     def search(_):
         start.wait()
-        return [_found(settings, tmp_path / "runs") for _ in range(10)]
+        return [found(settings, tmp_path / "runs") for _ in range(10)]
 
     with ThreadPoolExecutor(4) as ranks:
         assert [*ranks.map(search, range(4))] == [[tmp_path / "runs" / "run"] * 10] * 4
@@ -437,8 +461,8 @@ def test_a_search_that_hangs_is_waited_for_so_long_only(tmp_path, monkeypatch, s
     monkeypatch.setattr("rollcast.learner.checkpoints.resuming._SEARCH_S", 0.1)
     with lock(tmp_path / "runs"):
         with pytest.raises(ConfigurationError, match=r"another process has been looking for a run .*--run-dir"):
-            _found(settings, tmp_path / "runs")
-    assert _found(settings, tmp_path / "runs") == tmp_path / "runs" / "run"
+            found(settings, tmp_path / "runs")
+    assert found(settings, tmp_path / "runs") == tmp_path / "runs" / "run"
 
 
 class SettingsThatServe(TrainSettings):
@@ -447,10 +471,10 @@ class SettingsThatServe(TrainSettings):
 
 def test_auto_finds_a_run_that_has_ended_where_its_policy_is_to_be_served(tmp_path, ended_run):
     settings = settings_for(copied(ended_run, tmp_path / "runs" / "first"), "impala")
-    anywhere = settings.model_copy(update={"run_dir": None})
-    assert _found(anywhere, tmp_path / "runs") is None
+    anywhere = settings.model_copy(update={"run_dir": None, "resume": "auto"})
+    assert found(anywhere, tmp_path / "runs") is None
     serving = SettingsThatServe(**anywhere.model_dump(mode="json"))
-    assert _found(serving, tmp_path / "runs") == tmp_path / "runs" / "first"
+    assert found(serving, tmp_path / "runs") == tmp_path / "runs" / "first"
 
 
 def test_saving_may_take_as_long_as_is_said_where_the_run_was_stopped(tmp_path, monkeypatch):

@@ -64,6 +64,33 @@ def test_a_batch_has_what_the_actors_bring_in_a_round_and_impalas_what_half_of_t
 
 
 @pytest.mark.parametrize(
+    ("options", "n_rollout_steps", "total_steps"),
+    [
+        ("", 128, 1_000_000),
+        ("--envs-per-actor 64", 128, 1_000_000),
+        ("--n-actors 3 --envs-per-actor 64", 85, 1_000_000),
+        ("--n-actors 8 --envs-per-actor 64", 32, 1_024_000),
+        ("--algorithm appo --n-actors 8 --envs-per-actor 256", 8, 4_096_000),
+        ("--n-actors 1024 --envs-per-actor 64", 8, 131_072_000),
+        ("--n-actors 8 --envs-per-actor 64 --batch-size 512", 128, 1_024_000),
+        ("--n-actors 8 --envs-per-actor 64 --n-rollout-steps 200 --total-steps 500", 200, 500),
+        ("--n-actors 8 --envs-per-actor 64 --recurrence gru", 128, 1_024_000),
+        ("--algorithm impala --n-actors 8 --envs-per-actor 64", 64, 20_000_000),
+        ("--algorithm impala --n-actors 8 --envs-per-actor 256", 16, 20_000_000),
+        ("--algorithm impala --n-actors 8 --envs-per-actor 256 --deterministic", 8, 20_000_000),
+        ("--serve-environments localhost:0 --envs-per-actor 256", 64, 1_000_000),
+        ("--algorithm sac --n-actors 8 --envs-per-actor 256", 8, 1_000_000),
+        (f"{OWN} --n-actors 8 --envs-per-actor 256", 64, 20_000_000),
+    ],
+)
+def test_many_environments_make_shorter_rollouts_and_enough_steps_for_long_episodes(
+    options: str, n_rollout_steps: int, total_steps: int
+):
+    settings = settings_of(options)
+    assert (settings.n_rollout_steps, settings.total_steps) == (n_rollout_steps, total_steps)
+
+
+@pytest.mark.parametrize(
     ("arguments", "expected"), [("", 16), ("--envs-per-actor 64", 128), ("--deterministic --max-actors 5", 40)]
 )
 def test_a_learner_takes_two_actors_for_granted(arguments: str, expected: int):
@@ -77,16 +104,17 @@ def test_a_learner_takes_two_actors_for_granted(arguments: str, expected: int):
 )
 def test_a_learner_by_ppo_says_who_would_wait(algorithm: tuple[str, ...], told: str | None):
     line = batch_line(ServingSettings.from_command_line("rollcast learner", ["--insecure", *algorithm]), CARTPOLE_LIKE)
-    assert line.startswith("batches have 16 trajectories of one environment each (--batch-size)")
-    assert told in line if told else line.endswith("(--batch-size)")
-    assert batch_line(settings_of(""), CARTPOLE_LIKE).endswith("(--batch-size)")
+    assert line.startswith("batches have 16 trajectories of one environment each (--batch-size), with 128 steps")
+    assert told in line if told else line.endswith("(--n-rollout-steps)")
+    assert batch_line(settings_of(""), CARTPOLE_LIKE).endswith("(--n-rollout-steps)")
 
 
 def test_each_agent_of_a_round_has_a_trajectory():
     (substep,) = CARTPOLE_LIKE.values()
     several = {"base": dataclasses.replace(substep, n_agents=3)}
     assert batch_size(settings_of(""), several) == 48
-    assert batch_line(settings_of(""), several) == "batches have 48 trajectories of one agent each (--batch-size)"
+    expected = "batches have 48 trajectories of one agent each (--batch-size), with 128 steps (--n-rollout-steps)"
+    assert batch_line(settings_of(""), several) == expected
 
 
 @pytest.mark.parametrize(
