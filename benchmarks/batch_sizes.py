@@ -3,8 +3,8 @@
     python -m benchmarks.batch_sizes [--algorithm impala] [--rounds 2x8 2x64 ...] [--seeds 5] [--first-seed 100]
 
 A round `2x64` is two actors of 64 environments each. Batches set by hand have a quarter of the round, half, all of it,
-and twice as much, as far as the algorithm takes them. CartPole-v1 until 475 over 100 episodes, or the default number of
-steps.
+and twice as much, as far as the algorithm takes them; their rollouts have the algorithm's length. CartPole-v1 until 475
+over 100 episodes, or the default number of steps.
 
 For PPO, a line below the table states the ceiling of its default batch: the env steps/s of a process that only computes
 the same passes, written in plain torch, on one thread.
@@ -19,9 +19,9 @@ from torch import nn
 
 from benchmarks.solve import solve
 from benchmarks.table import Figure, print_table
-from rollcast.learner.algorithms.defaults import ALGORITHM_DEFAULTS
 from rollcast.learner.algorithms.minibatches import default_minibatch_steps
 from rollcast.learner.algorithms.ppo_settings import PpoSettings
+from rollcast.learner.settings.train import TrainSettings
 
 ENV_ID = "CartPole-v1"
 _CEILING_UPDATES: Final = 5
@@ -96,7 +96,9 @@ def main() -> None:
     for size in options.rounds:
         n_actors, n_envs = map(int, size.split("x"))
         if options.algorithm == "ppo":
-            rates = bare_ppo_steps_per_s(n_actors * n_envs * ALGORITHM_DEFAULTS["ppo"]["n_rollout_steps"])
+            sizes = ["--n-actors", str(n_actors), "--envs-per-actor", str(n_envs)]
+            n_rollout_steps = TrainSettings.from_command_line("rollcast train", sizes).n_rollout_steps
+            rates = bare_ppo_steps_per_s(n_actors * n_envs * n_rollout_steps)
             ceilings.append(f"{size}: the passes in plain torch make {Figure(rates)} env steps/s")
         for batch_size in (None, *batch_sizes(options.algorithm, n_actors, n_envs)):
             shown = "default" if batch_size is None else str(batch_size)
