@@ -63,15 +63,14 @@ FIRST_OF_LEARNING: Final = (
     *("network", "hidden_sizes", "recurrence", "device"),
 )
 
-# The algorithms whose batches consist of the rollouts that actors have just made.
-_FROM_FRESH_ROLLOUTS: Final = ("impala", "ppo", "appo")
-
 # More steps in an update teach little more: with 512 environments, PPO solves CartPole in half of the steps with
 # rollouts of 32 as with rollouts of 128. See `benchmarks/pages/tasks.md`.
 _MOST_BATCH_STEPS: Final = 16_384
 
-# Shorter rollouts bootstrap most of their returns.
-_LEAST_ROLLOUT_STEPS: Final = 8
+# The shortest default rollouts of the algorithms that learn from fresh ones. Environments that began together are in
+# the same part of an episode, and a short rollout has only that part. IMPALA, with an update for every half of the
+# actors, then forgets the other parts: with 2,048 environments, rollouts of 16 take twice as long as rollouts of 32.
+_LEAST_ROLLOUT_STEPS: Final = {"impala": 32, "ppo": 8, "appo": 8}
 
 # An episode of CartPole lasts 500 steps, and a run needs some after the policy is good.
 _LEAST_STEPS_OF_AN_ENVIRONMENT: Final = 2_000
@@ -171,8 +170,8 @@ class LearnerSettings(
     )
     n_rollout_steps: AtLeastOne = setting(
         64,
-        "T: environment steps in a rollout. With many environments, rollouts of IMPALA, PPO and APPO are shorter by "
-        "default, down to 8 steps, so that a batch has at most 16,384. With --recurrence they are not.",
+        "T: environment steps in a rollout. With many environments, rollouts of PPO and APPO are shorter by default, "
+        "down to 8 steps (IMPALA: 32), if a batch would have more than 16,384. With --recurrence they are not.",
         stays("rollouts that wait in the log or the replay buffer, and actors that reconnect, have that length"),
     )
     envs_per_actor: EnvsPerActor = setting(
@@ -401,12 +400,12 @@ class LearnerSettings(
         Args:
             given: The names of the settings from the user, which stay.
         """
-        if self.algorithm not in _FROM_FRESH_ROLLOUTS:
+        if self.algorithm not in _LEAST_ROLLOUT_STEPS:
             return self
         n_envs = self.envs_per_actor * self.actors_of_a_batch()
         update: dict[str, int] = {}
         if not given & {"n_rollout_steps", "batch_size"} and self.recurrence == "none":
-            longest = max(_LEAST_ROLLOUT_STEPS, _MOST_BATCH_STEPS // n_envs)
+            longest = max(_LEAST_ROLLOUT_STEPS[self.algorithm], _MOST_BATCH_STEPS // n_envs)
             update["n_rollout_steps"] = min(self.n_rollout_steps, longest)
         if "total_steps" not in given:
             update["total_steps"] = max(self.total_steps, _LEAST_STEPS_OF_AN_ENVIRONMENT * n_envs)
