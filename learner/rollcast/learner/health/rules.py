@@ -39,7 +39,7 @@ from rollcast.learner.writers.metric_names import (
     WAITING_FRACTION,
 )
 from rollcast.services.spaces.spaces import EnvironmentSpaces, numeric_leaves
-from rollcast.services.status.numbers import decimal
+from rollcast.services.status.numbers import counted, decimal
 from rollcast.services.status.status import LearningFinding
 
 # A record: values by tag, and `env_steps`; a value that is not finite is None or NaN.
@@ -607,17 +607,18 @@ def evaluator_skips(evaluations: int, skipped: int) -> Iterator[LearningFinding]
     Source: this project. An evaluator takes the newest due policy and skips earlier policies.
     """
     if skipped and not evaluations:
+        none = "the only due policy was not" if skipped == 1 else f"none of {skipped:,} due policies was"
         yield LearningFinding(
             "evaluator-skips",
-            f"none of {skipped:,} due policies was evaluated: no evaluator is connected, or it is too slow",
+            f"{none} evaluated: no evaluator is connected, or it is too slow",
             "start an evaluator: rollcast actor --role evaluate --learner-address HOST:PORT; or raise "
             "--eval-interval-s or --eval-interval-steps",
         )
     elif skipped > evaluations:
         yield LearningFinding(
             "evaluator-skips",
-            f"{skipped:,} due policies were not evaluated, {evaluations:,} were: the evaluator is too slow for the "
-            "interval",
+            f"{counted(skipped, 'due policy was', 'due policies were')} not evaluated, "
+            f"{counted(evaluations, 'was', 'were')}: the evaluator is too slow for the interval",
             "raise --eval-interval-s or --eval-interval-steps, lower --eval-episodes, or start another evaluator",
         )
 
@@ -637,7 +638,7 @@ def goal_missed(run: RunRecords) -> Iterator[LearningFinding]:
     known = [mean_return for mean_return in returns if mean_return is not None]
     if known and max(known) >= goal:
         return
-    reached = f"its mean return is {max(known):g}" if known else "no episode has ended"
+    reached = f"its mean return is {_below(max(known), goal)}" if known else "no episode has ended"
     yield LearningFinding(
         "goal-missed",
         f"training has finished without reaching its goal: {reached}, and the goal is {goal:g} (--stop-return)",
@@ -705,6 +706,11 @@ def _uniform_entropy(space: gymnasium.Space[Any]) -> float:
 def _finite(record: Record, tag: str) -> float | None:
     value = record.get(tag)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _below(value: float, bound: float) -> str:
+    """Returns a number below a bound, with more digits if its usual text is that of the bound."""
+    return decimal(value) if decimal(value) != decimal(bound) else f"{value:g}"
 
 
 def _number(value: float) -> str:

@@ -14,6 +14,7 @@ from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.writers.metric_names import EVAL_EVALUATIONS, EVAL_SKIPPED, UPDATES
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError
+from rollcast.services.status.numbers import counted
 from rollcast.services.status.status import Phase
 from rollcast.services.version import software_version
 from rollcast.tools.doctor.diagnosis import Finding, Severity, diagnose, judged
@@ -59,7 +60,8 @@ class _Judgement:
         trains = self.state == "training"
         return (
             f"{'it is too early to tell whether the run learns' if trains else 'nothing shows whether the run learnt'}"
-            f": {self.n_episodes} episodes have ended; expected at least {MIN_EPISODES}; {_NEXT[self.state]}"
+            f": {counted(self.n_episodes, 'episode has', 'episodes have')} ended; expected at least {MIN_EPISODES}; "
+            f"{_NEXT[self.state]}"
         )
 
 
@@ -97,8 +99,8 @@ def _ask(settings: DoctorSettings) -> tuple[_Judgement | None, list[Finding], st
     except LearnerUnreachableError as error:
         return None, [_unreachable(settings, error)], f"no answer from {settings.address}"
     summary = (
-        f"{status.phase.name.lower()}, {status.env_steps:,} steps, {status.updates:,} updates, policy "
-        f"{status.policy_version}, {status.actors_alive} actors"
+        f"{status.phase.name.lower()}, {_progress(status.env_steps, status.updates)}, policy {status.policy_version}, "
+        f"{counted(status.actors_alive, 'actor')}"
     )
     # `rollcast replay serve` has no trainer
     judgement = _Judgement(status.episodes, _ENDED.get(status.phase, "training")) if status.algorithm else None
@@ -109,11 +111,15 @@ def _read(path: Path) -> tuple[_Judgement, list[Finding], str]:
     """Reads a run's folder; returns the same as `_ask`."""
     run = RunDirectory(path)
     read, state = read_run(run), state_of(run)
-    summary = f"{state}, {read.newest('env_steps') or 0:,.0f} steps, {read.newest(UPDATES.tag) or 0:,.0f} updates"
+    summary = f"{state}, {_progress(read.newest('env_steps') or 0, read.newest(UPDATES.tag) or 0)}"
     skips = evaluator_skips(int(read.newest(EVAL_EVALUATIONS.tag) or 0), int(read.newest(EVAL_SKIPPED.tag) or 0))
     missed = goal_missed(read) if state == "finished" else ()
     findings = [*([_NO_CHECKPOINT] if state == "empty" else []), *judged([*missed, *find(read), *skips])]
     return _Judgement(read.episodes, state), findings, summary
+
+
+def _progress(env_steps: float, updates: float) -> str:
+    return f"{counted(env_steps, 'step')}, {counted(updates, 'update')}"
 
 
 def _unreachable(settings: DoctorSettings, error: LearnerUnreachableError) -> Finding:

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Final
 
 from rollcast.services.address import shown_peer
+from rollcast.services.status.numbers import counted
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, LearningFinding, Phase
 
 # Shorter waits are normal.
@@ -138,7 +139,7 @@ def _missing(status: LearnerStatus, actors: Sequence[ActorInfo]) -> Iterator[Fin
             )
     if status.actors_alive < status.actors_expected:
         yield _wrong(
-            f"{status.actors_alive} of {status.actors_expected} actors are alive",
+            f"{status.actors_alive} of {counted(status.actors_expected, 'actor is', 'actors are')} alive",
             "the learner restarts a local actor after a delay; its log shows why the actor ended",
         )
 
@@ -160,18 +161,19 @@ def _quiet(actors: Sequence[ActorInfo]) -> Iterator[Finding]:
 def _lost_work(status: LearnerStatus) -> Iterator[Finding]:
     if status.rejected_rollouts:
         yield _wrong(
-            f"{status.rejected_rollouts:,} rollouts were refused, because they were not valid",
+            f"{counted(status.rejected_rollouts, 'rollout was', 'rollouts were')} refused as invalid",
             "the learner's log and the actor's last error name actor, column and index",
         )
     if status.stale_trajectories:
         yield _note(
-            f"{status.stale_trajectories:,} trajectories were dropped as stale",
+            f"{counted(status.stale_trajectories, 'trajectory was', 'trajectories were')} dropped as stale",
             "these trajectories were played for an earlier learner, came from actors that PPO did not wait for (see "
             "the learner's log), or exceed --max-policy-lag: raise it, or use actors of equal speed",
         )
     if status.dropped_episodes:
         yield _note(
-            f"{status.dropped_episodes:,} episodes were dropped, {status.episodes:,} have ended",
+            f"{counted(status.dropped_episodes, 'episode was', 'episodes were')} dropped, "
+            f"{counted(status.episodes, 'has', 'have')} ended",
             "the environment raises errors in steps: see tracebacks and seeds in the actors' logs",
         )
 
@@ -192,7 +194,8 @@ def _evaluation(status: LearnerStatus) -> Iterator[Finding]:
 def _throttled(status: LearnerStatus) -> Iterator[Finding]:
     for met in status.throttled:
         advice = _LIMIT_ADVICE.get(met.limit, "fix the client: docs/reference/limits.md explains the limit")
-        yield _note(f"{met.who} met the limit {met.limit} {met.times:,} times, last {met.idle_s:.0f} s ago", advice)
+        times = counted(met.times, "time")
+        yield _note(f"{met.who} met the limit {met.limit} {times}, last {met.idle_s:.0f} s ago", advice)
 
 
 def _versions(status: LearnerStatus, actors: Sequence[ActorInfo], own_version: str) -> Iterator[Finding]:
@@ -219,8 +222,8 @@ def _balance(status: LearnerStatus) -> Iterator[Finding]:
         )
     elif status.waiting_fraction < _LEARNER_IS_SLOW and status.queue_size >= status.queue_capacity > 0:
         yield _note(
-            f"the queue is full ({status.queue_size} trajectories): the learner is slower than the actors, so they "
-            "wait",
+            f"the queue is full ({counted(status.queue_size, 'trajectory', 'trajectories')}): the learner is slower "
+            "than the actors, so they wait",
             "for faster training, use a GPU or larger batches; or use fewer actors",
         )
 

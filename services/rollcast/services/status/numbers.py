@@ -13,6 +13,17 @@ def count(number: float | None) -> str:
     return f"{number:,.0f}" if _known(number) else UNKNOWN
 
 
+def counted(number: float, one: str, many: str = "") -> str:
+    """Returns a whole number of things, such as "1 update" or "1,200 updates".
+
+    Args:
+        number: The number of things.
+        one: The word for one of them.
+        many: The word for several; empty: `one` with an s.
+    """
+    return f"{count(number)} {one if round(number) == 1 else many or f'{one}s'}"
+
+
 def short_count(number: float | None) -> str:
     """Returns a whole number below 900 T in at most 6 characters, such as "950", "41.2k" or "18.2M"."""
     if not _known(number):

@@ -27,6 +27,10 @@ def test_writes_dash_for_unknown(written, number):
     ("written", "text"),
     [
         (numbers.count(18_200_000), "18,200,000"),
+        (numbers.counted(0, "update"), "0 updates"),
+        (numbers.counted(1, "update"), "1 update"),
+        (numbers.counted(20.7363, "round"), "21 rounds"),
+        (numbers.counted(1_200, "policy", "policies"), "1,200 policies"),
         (numbers.short_count(950), "950"),
         (numbers.short_count(41_234), "41.2k"),
         (numbers.short_count(18_200_000), "18.2M"),

@@ -27,7 +27,7 @@ def test_a_run_that_has_ended_is_judged_by_its_records(tmp_path: Path):
     write_checkpoint(run, 1, has_ended=True)
     assert said(run).splitlines() == [
         "finished, 80,000 steps, 200 updates",
-        "note:  training has finished without reaching its goal: its mean return is 20, and the goal is 475 "
+        "note:  training has finished without reaching its goal: its mean return is 20.0, and the goal is 475 "
         "(--stop-return)",
         "       resume it with more --total-steps, or begin another with a recipe of `rollcast recipes`, or with "
         "another --algorithm",
@@ -48,6 +48,7 @@ def test_a_run_that_has_ended_is_judged_by_its_records(tmp_path: Path):
         ({}, {"train/mean_return": 9.2}, "its mean return is 9.2, and the goal is 475"),
         ({}, {"train/mean_return": 9.2, "eval/mean_return": 88.5}, "its mean return is 88.5, and the goal is 475"),
         ({"stop_return": 300.0}, {"train/mean_return": 9.2}, "its mean return is 9.2, and the goal is 300"),
+        ({}, {"train/mean_return": 20.7363}, "its mean return is 20.7, and the goal is 475"),
         ({}, {"train/mean_return": 474.96}, "its mean return is 474.96, and the goal is 475"),
         ({"stop_on": "train"}, {"train/mean_return": 9.2, "eval/mean_return": 500.0}, "its mean return is 9.2, and"),
         ({}, {"train/mean_return": 480.0}, None),
@@ -92,6 +93,17 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_told(tmp_path: Pat
     ]
     with run.locked():
         assert "checkpoint" not in said(run)
+
+
+def test_one_of_a_kind_is_not_called_many(tmp_path: Path):
+    run = make_run(tmp_path)
+    record = {"time": 1.0, "env_steps": 1, "train/updates": 1, "train/episodes": 1}
+    write_records(run, record | {"eval/evaluations": 0, "eval/skipped": 1})
+    with run.locked():
+        lines = said(run).splitlines()
+    assert lines[0] == "training, 1 step, 1 update"
+    assert lines[1].startswith("note:  the only due policy was not evaluated")
+    assert "1 episode has ended; expected at least 100" in lines[-1]
 
 
 def test_without_enough_data_it_says_so(tmp_path: Path):

@@ -72,6 +72,7 @@ def test_healthy_learner_has_no_findings():
         ),
         (status_of(rejected_rollouts=3), (), "wrong", "3 rollouts were refused"),
         (status_of(dropped_episodes=1000), (), "note", "1,000 episodes were dropped"),
+        (status_of(dropped_episodes=1, episodes=1), (), "note", "^1 episode was dropped, 1 has ended"),
         (status_of(stale_trajectories=1000), (), "note", "1,000 trajectories were dropped as stale"),
         (
             status_of(throttled=(Throttled(who="10.0.0.7", limit="max_streams", times=3, idle_s=5.0),)),
@@ -91,7 +92,7 @@ def test_healthy_learner_has_no_findings():
             "note",
             "has waited 80% of the run: the actors are slower than the learner",
         ),
-        (status_of(waiting_fraction=0.01, queue_capacity=1), (), "note", r"queue is full \(1 trajectories\)"),
+        (status_of(waiting_fraction=0.01, queue_capacity=1), (), "note", r"queue is full \(1 trajectory\)"),
     ],
 )
 def test_each_problem_gives_exactly_its_own_finding(status, actors, severity, what):
