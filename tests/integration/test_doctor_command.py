@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rollcast.learner.checkpoints.listing import state_of
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.status.status import Phase
 from tests.processes import ended, free_port, rollcast, running, status_of, wait_until
@@ -40,9 +42,13 @@ def test_reports_no_learner_then_nothing_wrong_then_a_lost_actor(tmp_path: Path)
 
 def test_a_learner_that_has_finished_is_not_asked_again_later(tmp_path: Path):
     address = f"127.0.0.1:{free_port()}"
-    options = ("--address", address, "--run-dir", tmp_path / "run", "--when-finished", "serve", "--batch-size", 2)
+    run = RunDirectory(tmp_path / "run")
+    options = ("--address", address, "--run-dir", run.path, "--when-finished", "serve", "--batch-size", 2)
     options += ("--algorithm", "impala", "--n-rollout-steps", 8, "--envs-per-actor", 2, "--total-steps", 16)
     with running("learner", "learner", *options), LearnerClient(address) as client:
         with running("actor", "--learner-address", address):
             wait_until(lambda: status_of(client).phase is Phase.FINISHED, "the end of training")
         assert "nothing shows whether the run learnt" in rollcast("doctor", "--address", address).stdout
+        wait_until(lambda: state_of(run) == "serving", "its folder to say so")
+        assert rollcast("doctor", run.path).stdout.startswith("serving, 16 steps, 1 update\n")
+    assert state_of(run) == "finished"

@@ -15,7 +15,7 @@ from rollcast.services.errors import ConfigurationError
 # The number of bytes at the end of metrics.jsonl that are searched for the newest values: some hundred records.
 _TAIL_BYTES: Final = 512 * 1024
 
-RunState = Literal["training", "finished", "stopped", "empty", "unreadable"]
+RunState = Literal["training", "serving", "finished", "stopped", "empty", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,9 @@ class RunSummary:
 
     Attributes:
         path: The run's folder.
-        state: training: a process trains in it; finished: training has ended; stopped: it can be resumed; empty: it
-            ended before its first checkpoint; unreadable: its settings are unreadable.
+        state: training: a process trains in it; serving: training has ended, and the learner serves its policy;
+            finished: training has ended; stopped: it can be resumed; empty: it ended before its first checkpoint;
+            unreadable: its settings are unreadable.
         algorithm: The algorithm; empty if unknown.
         env_id: The environment; empty if unknown.
         seed: The seed; None if unknown.
@@ -82,6 +83,8 @@ def describe_run(run: RunDirectory) -> RunSummary:
 
 def state_of(run: RunDirectory) -> RunState:
     """Returns the state of a run whose settings can be read; see `RunSummary`."""
+    if run.is_serving():
+        return "serving"
     if run.is_locked():
         return "training"
     checkpoints = CheckpointStore(run.checkpoints_path, keep=1).all()
@@ -91,6 +94,11 @@ def state_of(run: RunDirectory) -> RunState:
         except ConfigurationError:
             continue  # damaged; a resumed run takes the one before it, too
     return "stopped" if run.has_log() else "empty"
+
+
+def has_finished(state: RunState) -> bool:
+    """Returns True if a run with this state has reached its end."""
+    return state in ("serving", "finished")
 
 
 def _newest(records: list[dict[str, Any]], tag: str) -> float | None:

@@ -62,10 +62,11 @@ def run_and_report(
 
     def serve(summary: TrainingSummary) -> None:
         report(summary)
-        print_line(
-            console.file, f"training has ended: serving its last policy at {settings.address} until it is stopped"
-        )
-        run.control.wait_for_stop()
+        with run.run_directory.serving() if is_shown else contextlib.nullcontext():
+            print_line(
+                console.file, f"training has ended: serving its last policy at {settings.address} until it is stopped"
+            )
+            run.control.wait_for_stop()
 
     def stop() -> None:
         # after `docker-compose restart learner`, the actors continue with the next learner

@@ -17,6 +17,8 @@ _HISTORY = "history"
 # The jobs of a run on Slurm have their files there before it begins.
 _OF_SLURM = "slurm"
 _MAX_HISTORY = 64
+# There while the process with the lock serves the policy of a run that has finished.
+_SERVING = ".serving"
 
 
 class RunDirectory:
@@ -142,11 +144,30 @@ class RunDirectory:
         with lock(self.path) as is_ours:
             if not is_ours:
                 raise _taken(self.path)
+            self._forget_serving()  # of a process that was killed
             yield
 
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Marks a locked run as finished and served until the body ends; a disk that refuses the mark is no error."""
+        with suppress(OSError):
+            (self.path / _SERVING).touch()
+        try:
+            yield
+        finally:
+            self._forget_serving()
+
     def is_locked(self) -> bool:
-        """Returns True while a process trains in this run."""
+        """Returns True while a process trains in this run, or serves its policy."""
         return is_locked(self.path)
+
+    def is_serving(self) -> bool:
+        """Returns True while a process only serves the policy of this run, which has finished."""
+        return (self.path / _SERVING).exists() and self.is_locked()
+
+    def _forget_serving(self) -> None:
+        with suppress(OSError):
+            (self.path / _SERVING).unlink(missing_ok=True)
 
     def has_log(self) -> bool:
         """Returns True if the log may have rollouts."""

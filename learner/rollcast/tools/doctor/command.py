@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from rollcast.learner.checkpoints.listing import RunState, state_of
+from rollcast.learner.checkpoints.listing import RunState, has_finished, state_of
 from rollcast.learner.commands.printing import print_json, print_line
 from rollcast.learner.health.doctor import read_run
 from rollcast.learner.health.rules import MIN_EPISODES, evaluator_skips, find, goal_missed
@@ -23,6 +23,8 @@ from rollcast.tools.settings import DoctorSettings
 # The next step of the user if too few episodes have ended.
 _NEXT: Final[Mapping[RunState, str]] = {
     "training": "ask again later",
+    "serving": "stop the learner and resume with more --total-steps, or give the environment a time limit if its "
+    "episodes are long",
     "finished": "resume the run with more --total-steps, or give the environment a time limit if its episodes are long",
     "stopped": "continue the run with --resume",
     "empty": "begin the run again with --resume",
@@ -113,7 +115,7 @@ def _read(path: Path) -> tuple[_Judgement, list[Finding], str]:
     read, state = read_run(run), state_of(run)
     summary = f"{state}, {_progress(read.newest('env_steps') or 0, read.newest(UPDATES.tag) or 0)}"
     skips = evaluator_skips(int(read.newest(EVAL_EVALUATIONS.tag) or 0), int(read.newest(EVAL_SKIPPED.tag) or 0))
-    missed = goal_missed(read) if state == "finished" else ()
+    missed = goal_missed(read) if has_finished(state) else ()
     findings = [*([_NO_CHECKPOINT] if state == "empty" else []), *judged([*missed, *find(read), *skips])]
     return _Judgement(read.episodes, state), findings, summary
 

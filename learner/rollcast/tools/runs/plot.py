@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TextIO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.checkpoints.listing import state_of
+from rollcast.learner.checkpoints.listing import has_finished, state_of
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.runs.curves import Curve, Spread, alike, read_curve, spread_of
 from rollcast.learner.runs.directory import RunDirectory
@@ -94,7 +94,7 @@ def draw(
     notes: list[str] = []
     for name, runs in groups.items():
         curves = [
-            read_curve(run, metric, over_seconds=over_seconds, has_ended=state_of(run) == "finished") for run in runs
+            read_curve(run, metric, over_seconds=over_seconds, has_ended=has_finished(state_of(run))) for run in runs
         ]
         spread, band = spread_of(curves), _interval(runs, metric, over_seconds=over_seconds)
         is_own, is_dashed = spread.x <= spread.all_until, spread.x >= spread.all_until

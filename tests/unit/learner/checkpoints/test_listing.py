@@ -61,10 +61,22 @@ def test_state_is_that_of_lock_and_newest_checkpoint(tmp_path: Path):
     newest = write_checkpoint(run, 2, has_ended=True)
     assert describe_run(run).state == "finished"
     with run.locked():
+        assert describe_run(run).state == "training", "it was resumed with more steps"
+        with run.serving():
+            assert describe_run(run).state == "serving"
         assert describe_run(run).state == "training"
     assert describe_run(run).state == "finished"
     next(newest.iterdir()).write_text("damaged")
     assert describe_run(run).state == "stopped"
+
+
+def test_a_run_whose_server_was_killed_does_not_serve(tmp_path: Path):
+    run = make_run(tmp_path)
+    write_checkpoint(run, 1, has_ended=True)
+    (run.path / ".serving").touch()
+    assert describe_run(run).state == "finished"
+    with run.locked():
+        assert describe_run(run).state == "training", "the next process resumes it"
 
 
 def test_a_log_without_a_checkpoint_can_be_resumed(tmp_path: Path):
