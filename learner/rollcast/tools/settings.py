@@ -74,8 +74,8 @@ class LsSettings(ProcessSettings):
 class CompareSettings(ProcessSettings):
     """Shows the settings in which runs differ, and the progress of each run."""
 
-    runs: CliPositionalArg[Annotated[list[Path], Field(min_length=2)]] = Field(
-        description="The folders of the runs, two or more."
+    runs: CliPositionalArg[Annotated[list[Path], Field(min_length=1)]] = Field(
+        description="Run folders, or folders that contain runs; two runs or more."
     )
     json_output: bool = Field(False, description="Print JSON: an object with the values of each setting, run by run.")
 
@@ -89,7 +89,9 @@ class PlotSettings(ProcessSettings):
     evaluations.
     """
 
-    runs: CliPositionalArg[Annotated[list[Path], Field(min_length=1)]] = Field(description="The folders of the runs.")
+    runs: CliPositionalArg[Annotated[list[Path], Field(min_length=1)]] = Field(
+        description="Run folders, or folders that contain runs."
+    )
     out: Path = Field(Path("curves.png"), description="The picture to write: a .png or .svg file.")
     metric: str | None = Field(
         None,

@@ -1,7 +1,7 @@
 """Describes the runs in a folder: the progress of each, and whether it still trains."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -11,6 +11,7 @@ from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.writers.metric_names import EVAL_MEAN_RETURN, MEAN_RETURN
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.status.numbers import counted
 
 # The number of bytes at the end of metrics.jsonl that are searched for the newest values: some hundred records.
 _TAIL_BYTES: Final = 512 * 1024
@@ -47,17 +48,46 @@ class RunSummary:
     written: float = 0.0
 
 
-def find_runs(folder: Path) -> list[RunDirectory]:
-    """Returns the runs in a folder and its subfolders, or the folder itself if it is a run.
+def find_runs(*folders: Path) -> list[RunDirectory]:
+    """Returns the runs in folders and their subfolders, each once; a folder may be a run itself.
 
     Raises:
-        ConfigurationError: The folder does not exist.
+        ConfigurationError: A folder does not exist.
     """
-    if not folder.is_dir():
+    runs: dict[Path, RunDirectory] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigurationError(
+                f"{str(folder)!r} is not a folder; expected a run, or a folder of runs; correct the path"
+            )
+        runs |= {path.parent: RunDirectory(path.parent) for path in sorted(folder.rglob("settings.yaml"))}
+    return list(runs.values())
+
+
+def need_runs(folders: Sequence[Path], at_least: int = 1) -> list[RunDirectory]:
+    """Returns the same as `find_runs`, for commands that need runs.
+
+    Args:
+        folders: The folders of the option RUNS.
+        at_least: The number of runs that the command needs.
+
+    Raises:
+        ConfigurationError: A folder does not exist or has no run, or the runs are too few.
+    """
+    for folder in folders:
+        if not folder.is_dir() or not find_runs(folder):
+            missing = "it has no settings.yaml, and no run in it" if folder.is_dir() else "the folder does not exist"
+            raise ConfigurationError(
+                f"{str(folder)!r} is not a run: {missing}; expected a folder from rollcast train or rollcast learner, "
+                "or a folder of such runs; correct the path"
+            )
+    runs = find_runs(*folders)
+    if len(runs) < at_least:
         raise ConfigurationError(
-            f"{str(folder)!r} is not a folder; expected a run, or a folder of runs; correct the path"
+            f"RUNS: {counted(len(runs), 'run')} in {', '.join(map(str, folders))}; expected at least {at_least} runs; "
+            "name more of them"
         )
-    return [RunDirectory(path.parent) for path in sorted(folder.rglob("settings.yaml"))]
+    return runs
 
 
 def describe_run(run: RunDirectory) -> RunSummary:

@@ -3,10 +3,9 @@
 import json
 from typing import Any, TextIO
 
-from rollcast.learner.checkpoints.listing import describe_run
+from rollcast.learner.checkpoints.listing import describe_run, need_runs
 from rollcast.learner.commands.printing import print_json, print_table
 from rollcast.learner.runs.curves import flat_settings
-from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.status.numbers import decimal
 from rollcast.tools.settings import CompareSettings
 
@@ -24,9 +23,9 @@ def compare(settings: CompareSettings, out: TextIO) -> int:
         The exit code, 0.
 
     Raises:
-        ConfigurationError: A folder is not a run directory, or its settings cannot be read.
+        ConfigurationError: A folder has no run, there is only one, or the settings of a run cannot be read.
     """
-    runs = [RunDirectory(path) for path in settings.runs]
+    runs = need_runs(settings.runs, at_least=2)
     values = [_with_seed(run.read_settings()) for run in runs]
     names = sorted({name for of_run in values for name in of_run})
     different = [name for name in names if len({_text(of_run.get(name, _MISSING)) for of_run in values}) > 1]

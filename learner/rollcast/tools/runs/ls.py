@@ -25,8 +25,8 @@ def ls(settings: LsSettings, out: TextIO) -> int:
     Raises:
         ConfigurationError: A folder does not exist.
     """
-    runs = {run.path: run for folder in settings.folders for run in find_runs(folder)}
-    summaries = sorted(map(describe_run, runs.values()), key=lambda summary: summary.written, reverse=True)
+    runs = find_runs(*settings.folders)
+    summaries = sorted(map(describe_run, runs), key=lambda summary: summary.written, reverse=True)
     if settings.json_output:
         values = [{**dataclasses.asdict(summary), "path": str(summary.path)} for summary in summaries]
         print_json(out, values)

@@ -1,12 +1,13 @@
 """`rollcast plot`: draws the curves of several runs with their spread."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.learner.checkpoints.listing import has_finished, state_of
+from rollcast.learner.checkpoints.listing import describe_run, has_finished, need_runs, state_of
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.runs.curves import Curve, Spread, alike, read_curve, spread_of
 from rollcast.learner.runs.directory import RunDirectory
@@ -36,12 +37,13 @@ def plot(settings: PlotSettings, out: TextIO) -> int:
         The exit code, 0.
 
     Raises:
-        ConfigurationError: A folder is not a run directory, a run has no such metric, or the picture cannot be written.
+        ConfigurationError: A folder has no run, a run has no such metric, or the picture cannot be written.
     """
     if settings.out.suffix not in _FORMATS:
         raise ConfigurationError(f"--out: {str(settings.out)!r}; expected a file that ends with .png or .svg")
     check_new_file(settings.out, "--out")
-    groups = alike([RunDirectory(path) for path in settings.runs])
+    runs, left_out = _drawable(settings.runs)
+    groups = alike(runs)
     metric = settings.metric or _common_metric([run for runs in groups.values() for run in runs])
     over_seconds = settings.over == "seconds"
 
@@ -65,9 +67,28 @@ def plot(settings: PlotSettings, out: TextIO) -> int:
             "user can write to; choose another"
         ) from error
     drawn = ", ".join(f"{name} ({_runs(len(runs))})" for name, runs in groups.items())
-    for line in (f"{settings.out}: {metric} of {drawn}", *notes):
+    for line in (f"{settings.out}: {metric} of {drawn}", *notes, *left_out):
         print_line(out, line)
     return 0
+
+
+def _drawable(folders: Sequence[Path]) -> tuple[list[RunDirectory], list[str]]:
+    """Finds the runs to draw. Runs without a return are left out, unless they are named or there are no others.
+
+    Returns:
+        The runs, and a note on those that are left out.
+    """
+    runs = need_runs(folders)
+    without = [run.path for run in runs if run.path not in folders and not _has_returns(run)]
+    if len(without) in (0, len(runs)):
+        return runs, []
+    note = f"left out, because no episode has ended or the settings are unreadable: {', '.join(map(str, without))}"
+    return [run for run in runs if run.path not in without], [note]
+
+
+def _has_returns(run: RunDirectory) -> bool:
+    summary = describe_run(run)
+    return summary.mean_return is not None or summary.eval_mean_return is not None
 
 
 def draw(

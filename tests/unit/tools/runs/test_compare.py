@@ -38,9 +38,15 @@ def test_equal_runs_are_said_to_be_equal(tmp_path: Path):
     assert "all the same" in printed(compare, CompareSettings, first.path, second.path)
 
 
+def test_a_folder_of_runs_is_each_of_them_once(tmp_path: Path):
+    paths = [make_run(tmp_path, name).path for name in ("a", "b", "c")]
+    found = json.loads(printed(compare, CompareSettings, tmp_path, paths[1], "--json-output"))
+    assert found["runs"] == list(map(str, paths))
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path):
     first = make_run(tmp_path, "a")
     with pytest.raises(ConfigurationError, match="is not a run: the folder does not exist"):
         printed(compare, CompareSettings, first.path, tmp_path / "nowhere")
-    with pytest.raises(ConfigurationError, match=r"RUNS.*expected at least 2 values"):
+    with pytest.raises(ConfigurationError, match=r"RUNS: 1 run in .*; expected at least 2 runs; name more"):
         printed(compare, CompareSettings, first.path)

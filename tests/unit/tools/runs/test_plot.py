@@ -51,6 +51,22 @@ def test_draws_a_picture_of_each_kind(tmp_path: Path, suffix: str, beginning: by
     assert out.read_bytes().startswith(beginning)
 
 
+@pytest.mark.slow
+def test_draws_the_runs_in_a_folder_that_have_returns(tmp_path: Path):
+    (tmp_path / "runs").mkdir()
+    for seed in range(2):
+        run_of(tmp_path / "runs" / f"run{seed}", RECORDS, seed=seed)
+    empty, out = make_run(tmp_path / "runs", "empty"), tmp_path / "curves.svg"
+    drawn, left_out = printed(plot, PlotSettings, tmp_path / "runs", "--out", out).splitlines()
+    assert drawn == f"{out}: train/mean_return of ppo CartPole-v1 (median and quartiles of 2 runs)"
+    assert left_out == f"left out, because no episode has ended or the settings are unreadable: {empty.path}"
+    with pytest.raises(ConfigurationError, match=f"{empty.path}.*has no values of 'train/mean_return'"):
+        printed(plot, PlotSettings, tmp_path / "runs", empty.path, "--out", out)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ConfigurationError, match=r"no settings.yaml, and no run in it; expected .* folder of such"):
+        printed(plot, PlotSettings, tmp_path / "none", "--out", out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
