@@ -62,6 +62,7 @@ def test_training_that_is_ended_leaves_no_process_and_no_temporary_folder(tmp_pa
         output, _ = process.communicate(DEADLINE_S)
         assert process.returncode == 130, output
         assert "Traceback" not in output
+        assert f" train --resume {tmp_path / 'run'}\n" in output
         wait_until(lambda: not any(map(is_alive, children)), f"{children} to be gone")
         # torch keeps one for whoever comes next
         assert [path for path in Path(temporary).iterdir() if not path.name.startswith("torchinductor")] == []

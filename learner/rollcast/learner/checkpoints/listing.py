@@ -117,6 +117,11 @@ def state_of(run: RunDirectory) -> RunState:
         return "serving"
     if run.is_locked():
         return "training"
+    return saved_state_of(run)
+
+
+def saved_state_of(run: RunDirectory) -> Literal["finished", "stopped", "empty"]:
+    """Returns the state of a run according to its checkpoints, whether or not a process trains in it."""
     checkpoints = CheckpointStore(run.checkpoints_path, keep=1).all()
     for checkpoint in reversed(checkpoints):
         try:

@@ -141,4 +141,6 @@ def _learn(settings: ServingSettings, console: Console, ranks: Ranks, ingest: In
             serves=settings.when_finished == "serve",
             # Rank 0 shows the run.
             is_shown=ranks.is_first,
+            # Several ranks are resumed by the program that starts them, such as torchrun.
+            resume_with="learner" if ranks.n_ranks == 1 else "",
         )

@@ -7,6 +7,7 @@ from typing import IO
 
 from rich.console import Console
 
+from rollcast.learner.checkpoints.listing import saved_state_of
 from rollcast.learner.commands.printing import print_line
 from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.learner.settings.learning import LearnerSettings
@@ -26,6 +27,7 @@ def run_and_report(
     serves: bool = False,
     is_shown: bool = True,
     plays_here: bool = True,
+    resume_with: str = "",
 ) -> int:
     """Trains with a live view, prints the summary, and returns the exit code: 0, or 130 after Ctrl-C.
 
@@ -39,6 +41,7 @@ def run_and_report(
         serves: True: after training, serve the last policy until the run is stopped.
         is_shown: False: no view and no summary, because another rank shows them.
         plays_here: False: environments dial in, so `evaluate` cannot make one.
+        resume_with: The command that resumes the run, such as `train`; empty: the summary names none.
     """
     view = ConsoleView(
         run.control.status,
@@ -55,7 +58,7 @@ def run_and_report(
         shown.close()
         if not reported and is_shown:
             program = typed_again(settings.env_id, settings.network, settings.algorithm)
-            print_summary(console.file, summary, run, program, plays_here=plays_here)
+            print_summary(console.file, summary, run, program, plays_here=plays_here, resume_with=resume_with)
             if settings.summary_json is not None:
                 summary.write_json(settings.summary_json)
         reported = True
@@ -98,9 +101,15 @@ def _has_lost_actors(run: TrainingRun) -> bool:
 
 
 def print_summary(
-    output: IO[str], summary: TrainingSummary, run: TrainingRun, program: str, *, plays_here: bool = True
+    output: IO[str],
+    summary: TrainingSummary,
+    run: TrainingRun,
+    program: str,
+    *,
+    plays_here: bool = True,
+    resume_with: str = "",
 ) -> None:
-    """Prints the results of training, the run's folder, and the command that evaluates or serves its policy.
+    """Prints the results of training, the run's folder, and the commands that use its policy or continue a stopped run.
 
     Args:
         output: The output.
@@ -108,6 +117,7 @@ def print_summary(
         run: The run.
         program: The command name of rollcast.
         plays_here: False: `evaluate` cannot make the environment.
+        resume_with: As in `run_and_report`.
     """
     mean_return = "no episode has ended" if summary.mean_return is None else decimal(summary.mean_return)
     evaluated = "none has ended"
@@ -126,7 +136,12 @@ def print_summary(
     folder = run.run_directory
     # A run that is stopped before its first update has no policy to look at.
     label, command = ("look at it", "evaluate") if plays_here else ("serve it", "serve-policy")
-    look = [(label, f"{program} {command} {shlex.quote(str(folder.path))}")]
+    path = shlex.quote(str(folder.path))
+    further = []
+    if resume_with and saved_state_of(folder) == "stopped":
+        further.append(("continue it", f"{program} {resume_with} --resume {path}"))
+    if folder.policy_path("last").is_file():
+        further.append((label, f"{program} {command} {path}"))
     for name, value in (
         *rows,
         ("env steps", f"{summary.env_steps:,} in {summary.seconds:.1f} s ({summary.env_steps_per_second:,.0f}/s)"),
@@ -137,7 +152,7 @@ def print_summary(
             f"max {summary.policy_lag_max}",
         ),
         ("run directory", str(folder.path)),
-        *(look if folder.policy_path("last").is_file() else []),
+        *further,
     ):
         # no table, which would wrap the command at 80 columns, so that it could not be copied
         print_line(output, f"{name:<15}{value}")

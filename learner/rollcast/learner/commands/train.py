@@ -131,4 +131,6 @@ def _train(
     ) as run:
         if link is not None:
             print_line(console.file, f"the dashboard is at {link()}")
-        return run_and_report(run, settings, console, plays_here=settings.serve_environments is None)
+        return run_and_report(
+            run, settings, console, plays_here=settings.serve_environments is None, resume_with="train"
+        )

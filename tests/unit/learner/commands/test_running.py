@@ -8,6 +8,7 @@ import pytest
 from rollcast.learner.commands.running import print_summary
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.learner.training.summary import TrainingSummary
+from tests.unit.learner.checkpoints.test_listing import make_run, write_checkpoint
 
 SUMMARY = TrainingSummary(
     env_steps=1000,
@@ -31,12 +32,13 @@ def summary_lines(
     mean_return: float = 0.664,
     folder: Path = Path("runs/mine"),
     plays_here: bool = True,
+    resume_with: str = "train",
 ) -> list[str]:
     """Returns the lines of a summary for a run with a goal of 0.7."""
     output = io.StringIO()
     run = SimpleNamespace(stop_return=0.7, stops_on_evaluation=stops_on_evaluation, run_directory=RunDirectory(folder))
     summary = dataclasses.replace(SUMMARY, mean_return=mean_return)
-    print_summary(output, summary, run, "rollcast", plays_here=plays_here)
+    print_summary(output, summary, run, "rollcast", plays_here=plays_here, resume_with=resume_with)
     return output.getvalue().splitlines()
 
 
@@ -56,6 +58,20 @@ def test_only_a_run_with_a_policy_can_be_looked_at(tmp_path: Path):
     assert look not in summary_lines(folder=tmp_path)
     RunDirectory(tmp_path).policy_path("last").touch()
     assert look in summary_lines(folder=tmp_path)
+
+
+def test_only_a_stopped_run_with_a_checkpoint_can_be_continued(tmp_path: Path):
+    run = make_run(tmp_path, "a run")
+    assert not [line for line in summary_lines(folder=run.path) if "--resume" in line]
+    write_checkpoint(run, 1, has_ended=False)
+    with run.locked():
+        lines = summary_lines(folder=run.path)
+    assert lines[-1] == f"continue it    rollcast train --resume '{run.path}'"
+    lines = summary_lines(folder=run.path, resume_with="learner")
+    assert lines[-1] == f"continue it    rollcast learner --resume '{run.path}'"
+    assert not [line for line in summary_lines(folder=run.path, resume_with="") if "--resume" in line]
+    write_checkpoint(run, 2, has_ended=True)
+    assert not [line for line in summary_lines(folder=run.path) if "--resume" in line]
 
 
 def test_a_policy_whose_environment_is_elsewhere_can_be_served(tmp_path: Path):
