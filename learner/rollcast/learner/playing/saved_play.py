@@ -18,7 +18,8 @@ def played_environment(settings: PlayingSettings, trained: Mapping[str, Any]) ->
         trained: The run's settings; empty without a run.
 
     Returns:
-        The factory. If the environment is not the run's, its vectorization is auto.
+        The factory. If the environment is not the run's, its vectorization is auto, and the run's arguments are left
+        out, since they seldom fit another environment.
 
     Raises:
         ConfigurationError: If an argument is not valid.
@@ -32,12 +33,12 @@ def played_environment(settings: PlayingSettings, trained: Mapping[str, Any]) ->
         )
     # Runs before 0.2 have neither agent_policies nor atari; runs of `rollcast learner` have neither vectorization nor
     # on_step_failure, which are the actors'.
-    vectorization = trained.get("vectorization", "auto") if env_id == run_env_id else "auto"
+    own = trained if env_id == run_env_id else {}
     atari = trained.get("atari", False) if settings.atari is None else settings.atari
     return EnvironmentFactory(
         env_id,
-        trained.get("env_kwargs", {}) if settings.env_kwargs is None else settings.env_kwargs,
-        cast(Vectorization, settings.vectorization or vectorization),
+        own.get("env_kwargs", {}) if settings.env_kwargs is None else settings.env_kwargs,
+        cast(Vectorization, settings.vectorization or own.get("vectorization", "auto")),
         cast(AgentPolicies, settings.agent_policies or trained.get("agent_policies", "shared")),
         on_step_failure=trained.get("on_step_failure", "fail"),
         atari=atari,

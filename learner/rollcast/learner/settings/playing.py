@@ -19,7 +19,9 @@ class PlayingSettings(ProcessSettings):
         "CartPole-v1.",
     )
     env_kwargs: EntryPointKwargs | None = Field(
-        None, description="Keyword arguments of the environment, as JSON. Default: the run's, or none."
+        None,
+        description="Keyword arguments of the environment, as JSON. Default: the run's if --env-id is the run's, "
+        "otherwise none.",
     )
     agent_policies: Literal["shared", "separate"] | None = Field(
         None, description="Shared or separate policies of agents, as for rollcast train. Default: the run's, or shared."

@@ -37,9 +37,21 @@ DEFAULTS = ("CartPole-v1", {}, "auto", "shared", False)
         ),
         pytest.param(
             TRAINED,
-            {"env_id": "CartPole-v1", "env_kwargs": {}},
+            {"env_id": "CartPole-v1"},
             ("CartPole-v1", {}, "auto", "separate", True),
-            id="another environment has its own vectorization",
+            id="another environment has its own arguments and vectorization",
+        ),
+        pytest.param(
+            TRAINED,
+            {"env_id": "CartPole-v1", "env_kwargs": {"render_mode": "human"}},
+            ("CartPole-v1", {"render_mode": "human"}, "auto", "separate", True),
+            id="another environment takes given arguments",
+        ),
+        pytest.param(
+            TRAINED,
+            {"env_id": "Acrobot-v1"},
+            ("Acrobot-v1", {"render_mode": None}, "sync", "separate", True),
+            id="the run's environment, named",
         ),
     ],
 )
