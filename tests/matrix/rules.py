@@ -326,7 +326,7 @@ RULES: Final = (
         lambda case: case.get("replay.entry") == "transitions" and case["algorithm"] == "r2d2",
     ),
     Rule(
-        "n_step is 3 with entry 'rollouts'",
+        "n-step is 3 with entry 'rollouts'",
         "`--replay.n-step` above 1 with `--replay.entry rollouts`",
         ("replay.entry", "replay.n_step"),
         lambda case: case.get("replay.entry") == "rollouts" and case["replay.n_step"] != 1,
@@ -348,7 +348,7 @@ RULES: Final = (
         lambda case: case.get(".minibatch_steps") == 4096,
     ),
     Rule(
-        "error_buffer is",
+        "error-buffer is",
         "`--replay.error-buffer` without a limiter",
         ("replay.samples_per_insert of your own", "replay.error_buffer"),
         lambda case: (

@@ -1,9 +1,10 @@
 """Lists the options of a settings class, one for each setting, for help, errors and completion."""
 
 import functools
+import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -61,6 +62,24 @@ class Option:
 def option_name(path: Iterable[str]) -> str:
     """Returns a setting's option: `("impala", "learning_rate")` is `--impala.learning-rate`."""
     return "--" + ".".join(path).replace("_", "-")
+
+
+def with_options(text: str, group: Sequence[str], settings: type[BaseModel]) -> str:
+    """Returns a message about a group of settings with the names of its settings as options.
+
+    Replaces names of several words, and a name at the beginning: others may be plain words, such as `entry`.
+
+    Args:
+        text: The message, such as `"min_size is 100; ..."`.
+        group: The path of the group, such as `("replay",)`.
+        settings: The group's class.
+    """
+
+    def option(name: re.Match[str]) -> str:
+        is_setting = name[0] in settings.model_fields and ("_" in name[0] or name.start() == 0)
+        return option_name((*group, name[0])) if is_setting else name[0]
+
+    return re.sub(r"(?<![\w.-])\w+", option, text)
 
 
 def variable_name(path: Iterable[str]) -> str:

@@ -29,7 +29,7 @@ from rollcast.services.process.output import write_output
 from rollcast.services.settings.command_line import CONFIG, HELP, HELP_ALL, CommandLineParser, take_config
 from rollcast.services.settings.help_text import HelpScope, help_text
 from rollcast.services.settings.numbers import expand_whole_number
-from rollcast.services.settings.options import bare_type, option_name, options_of, variable_name
+from rollcast.services.settings.options import bare_type, option_name, options_of, variable_name, with_options
 from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.suggestions import did_you_mean, is_misspelt
 from rollcast.services.settings.utf8 import is_utf8
@@ -298,7 +298,12 @@ def describe_validation_error(
         elif detail["type"] == "value_error" and isinstance(detail["input"], Mapping | BaseModel):  # a group together
             told = _expectation(detail)
             named = [] if origins is None else [origins.describe([*path, name]) for name in re.findall(r"\w+", told)]
-            lines.append(f"{option}{''.join(dict.fromkeys(named))}: {told}")
+            source = "".join(dict.fromkeys(named))
+            kind = None if settings is None or len(path) > 1 else bare_type(settings.model_fields[path[0]].annotation)
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                told = with_options(told, path, kind)
+            is_named = not source and told.startswith(f"{option}.")
+            lines.append(told if is_named else f"{option}{source}: {told}")
         else:
             # Messages must not show a token, even a wrong one.
             value = "what is given" if path == ["token"] else _shown(detail["input"])

@@ -101,9 +101,9 @@ def test_sequences_of_r2d2_need_no_entry(by_variable: bool, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--replay.n-step", "3"], "n_step is 3 with entry 'rollouts'.*let the algorithm fold"),
-        (["--replay.burn-in", "3"], "burn_in is 3 without a sequence_length"),
-        (["--replay.entry", "transitions", "--replay.burn-in", "3"], "burn_in 3 with entry 'transitions'"),
+        (["--replay.n-step", "3"], "^--replay.n-step is 3 with entry 'rollouts'.*let the algorithm fold"),
+        (["--replay.burn-in", "3"], "^--replay.burn-in is 3 without a --replay.sequence-length"),
+        (["--replay.entry", "transitions", "--replay.burn-in", "3"], "--replay.burn-in 3 with entry 'transitions'"),
     ],
 )
 def test_r2d2_refuses_settings_of_transitions(arguments: list[str], message: str):

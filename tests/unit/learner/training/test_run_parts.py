@@ -151,14 +151,18 @@ def test_buffer_of_ones_own_algorithm_keeps_whole_rollouts_and_recurrent_states_
             f"{OWN} --replay.entry rollouts --replay.burn-in 20 --replay.sequence-length 44",
             "--replay.burn-in: 20 with --recurrence none; expected 0",
         ),
-        (f"{OWN} --recurrence gru", "entry is 'transitions' with a recurrent policy; expected 'rollouts'"),
+        (f"{OWN} --recurrence gru", "--replay.entry is 'transitions' with a recurrent policy; expected 'rollouts'"),
         (
             "--algorithm r2d2 --n-rollout-steps 30",
-            "burn_in is 10 and sequence_length 30; expected together at most the 30 steps",
+            "--replay.burn-in is 10 and --replay.sequence-length 30; expected together at most the 30 steps",
         ),
         (
             "--algorithm r2d2 --n-rollout-steps 64",
-            "burn_in is 10 and sequence_length 30 with a recurrent policy; expected together the 64 steps",
+            "--replay.burn-in is 10 and --replay.sequence-length 30 with a recurrent policy; expected together the 64",
+        ),
+        (
+            "--algorithm dqn --replay.min-size 100 --batch-size 256",
+            "^--replay.min-size is 100, below the batch_size of 256; .* raise --replay.min-size or leave it empty",
         ),
     ],
 )
