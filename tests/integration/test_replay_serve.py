@@ -100,6 +100,7 @@ def test_rejects_impossible_arguments_in_one_line():
     assert "expected rollcast replay serve" in said
     assert rollcast("replay", "serve", "--help").returncode == 0
     assert "--replay.capacity" in rollcast("replay", "serve", "--replay.capacity", 0).stderr
+    assert "--replay.min-size is 10, below" in rollcast("replay", "serve", "--insecure", "--replay.min-size", 10).stderr
 
 
 def test_buffer_begins_with_a_recording(tmp_path: Path):

@@ -13,6 +13,7 @@ from rollcast.learner.replay.free_memory import check_memory, describe_available
 from rollcast.learner.replay.parts import device_of_columns, plan_size
 from rollcast.learner.replay.settings import ReplaySettings
 from rollcast.services.columns.shape import RolloutShape
+from rollcast.services.settings.options import naming_options
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 
 logger = logging.getLogger(__name__)
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 SubstepBuffers = Mapping[str, ReplayBuffer]
 
 
+@naming_options(("replay",), ReplaySettings)
 def make_buffers(
     settings: ReplaySettings,
     spaces: EnvironmentSpaces,

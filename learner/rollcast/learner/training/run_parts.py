@@ -42,7 +42,6 @@ from rollcast.learner.training.schedule import EvaluationSchedule, TrainingSched
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.joining.evaluation import EvaluationActions, EvaluationPlan
 from rollcast.services.policies.policies import PolicySpec
-from rollcast.services.settings.options import with_options
 from rollcast.services.spaces.spaces import EnvironmentSpaces, describe_space
 
 # The discount of a replay buffer for a custom algorithm without a `discount` argument.
@@ -199,22 +198,19 @@ def make_replay_buffers(
         )
     n_entries = batch_size(settings, spaces)
     _announce_many_updates(settings, n_entries, announce)
-    try:
-        return make_buffers(
-            settings.replay,
-            spaces,
-            n_rollout_steps=settings.n_rollout_steps,
-            batch_size=n_entries,
-            n_envs=MAX_TRAJECTORIES,
-            state_size=_policy_spec(settings).state_size,
-            discount=_discount(settings),
-            seed=settings.seed,
-            learner_device=device,
-            frame_stack=settings.frame_stack,
-            announce=announce,
-        )
-    except ConfigurationError as error:
-        raise ConfigurationError(with_options(f"{error}", ("replay",), type(settings.replay))) from error
+    return make_buffers(
+        settings.replay,
+        spaces,
+        n_rollout_steps=settings.n_rollout_steps,
+        batch_size=n_entries,
+        n_envs=MAX_TRAJECTORIES,
+        state_size=_policy_spec(settings).state_size,
+        discount=_discount(settings),
+        seed=settings.seed,
+        learner_device=device,
+        frame_stack=settings.frame_stack,
+        announce=announce,
+    )
 
 
 def _announce_many_updates(settings: LearnerSettings, n_entries: int, announce: Callable[[str], None]) -> None:

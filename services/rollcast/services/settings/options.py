@@ -1,10 +1,11 @@
 """Lists the options of a settings class, one for each setting, for help, errors and completion."""
 
+import contextlib
 import functools
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+
+from rollcast.services.errors import ConfigurationError
 
 
 class Takes(Enum):
@@ -80,6 +83,15 @@ def with_options(text: str, group: Sequence[str], settings: type[BaseModel]) -> 
         return option_name((*group, name[0])) if is_setting else name[0]
 
     return re.sub(r"(?<![\w.-])\w+", option, text)
+
+
+@contextlib.contextmanager
+def naming_options(group: Sequence[str], settings: type[BaseModel]) -> Iterator[None]:
+    """Raises the body's errors about settings with the names of options; see `with_options`. Also a decorator."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(with_options(f"{error}", group, settings)) from error
 
 
 def variable_name(path: Iterable[str]) -> str:
