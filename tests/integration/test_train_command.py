@@ -151,7 +151,7 @@ def test_rejects_buffer_larger_than_memory_with_both_sizes(refused_here, tmp_pat
     assert "replay buffer: 10,000,000,000,000 transitions of " in printed
     assert re.search(
         r"a replay buffer of 10,000,000,000,000 transitions of [\d.]+ bytes takes [\d.]+ TB, and [\d.]+ [GM]B are "
-        r"available; expected .*; lower the buffer's capacity, set its capacity_bytes",
+        r"available; expected .*; lower the buffer's capacity, set --replay.capacity-bytes",
         said,
     )
     assert not (tmp_path / "run").exists(), "nothing is left behind"

@@ -51,13 +51,13 @@ def check_memory(n_bytes: int, device: torch.device | None = None, device_bytes:
     if available is not None and n_bytes > available:
         raise ConfigurationError(
             f"{what} takes {format_bytes(n_bytes)}, and {format_bytes(available)} are available; expected at most "
-            "that much; lower the buffer's capacity, set its capacity_bytes, or give the machine or container more"
+            "that much; lower the buffer's capacity, set capacity_bytes, or give the machine or container more"
         )
     free = None if device is None else free_device_bytes(device)
     if free is not None and device_bytes > free:
         raise ConfigurationError(
             f"{what} takes {format_bytes(device_bytes)} on {device}, and {format_bytes(free)} are free there; "
-            "expected at most that much; lower the buffer's capacity, set its capacity_bytes, or keep it in main "
+            "expected at most that much; lower the buffer's capacity, set capacity_bytes, or keep it in main "
             "memory with "
             "device 'cpu'"
         )

@@ -45,7 +45,7 @@ def test_rejects_buffer_larger_than_free_memory(monkeypatch: pytest.MonkeyPatch)
     assert str(error.value).startswith(
         "a replay buffer of 1,000,000 transitions of 34.6 bytes takes 34.6 MB, and 1.5 MB are available; expected"
     )
-    assert "lower the buffer's capacity, set its capacity_bytes, or" in str(error.value)
+    assert "lower the buffer's capacity, set capacity_bytes, or" in str(error.value)
     assert announced == [
         "replay buffer: 1,000,000 transitions of 34.6 bytes, 34.6 MB in all; 1.5 MB of memory are available"
     ], "announced before it is refused, and so before it is allocated"
