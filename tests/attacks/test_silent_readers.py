@@ -11,6 +11,7 @@ from rollcast.services.limits.limits import Limits
 from rollcast.services.rollouts.codec import RolloutEncoder
 from rollcast.v1 import policy_pb2, rollout_pb2
 from tests.attacks.silent_readers import ServedLearner, served_learner
+from tests.integration.learner_fakes import SMALL_WINDOW
 from tests.processes import wait_until
 from tests.rollouts import make_rollout
 
@@ -18,12 +19,6 @@ POLICY_BYTES = 8 << 20
 # The messages that gRPC may hold for one stream: its window, a message in the making, and one that waits.
 STREAM_BYTES = 4 << 20
 N_SUBSCRIBERS, N_VERSIONS = 6, 24
-# A window that does not grow: it is full soon.
-SMALL_WINDOW = (
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 4096),
-    ("grpc.use_local_subchannel_pool", 1),
-)
 OPENING = rollout_pb2.StreamRolloutsRequest(open=rollout_pb2.OpenStream(actor_id="a", incarnation=1))
 CANCELLED = grpc.StatusCode.CANCELLED
 

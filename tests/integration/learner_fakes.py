@@ -33,6 +33,13 @@ from rollcast.services.status.description import LearnerDescription
 from rollcast.services.status.status import ActorInfo, ActorState, LearnerStatus, Phase
 from tests.processes import DEADLINE_S
 
+# Options of a client whose window does not grow, as that of other clients does: it is full soon.
+SMALL_WINDOW = (
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4096),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
 SPACES: EnvironmentSpaces = {
     "0": SubstepSpaces(observation=spaces.Box(-np.inf, np.inf, (4,), np.float32), action=spaces.Discrete(2))
 }

@@ -57,7 +57,8 @@ class Timeouts(ServerLimitSettings):
 
 def test_refuses_limits_that_contradict_each_other():
     with pytest.raises(
-        ConfigurationError, match="--limits.max-rollout-bytes is 2000 and --limits.max-bytes-in-flight 1000; expected"
+        ConfigurationError,
+        match=r"--limits\.max-rollout-bytes is 2000 and --limits\.max-bytes-in-flight 1000; expected",
     ):
         Timeouts.from_command_line("serve", ["--limits.max-rollout-bytes=2000", "--limits.max-bytes-in-flight=1000"])
 

@@ -1,13 +1,15 @@
 import threading
 
+import grpc
 import numpy as np
 import pytest
 
 from rollcast.services.client.channel import make_channel
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, NotReadyError
+from rollcast.services.policies.subscription import PolicySubscription
 from rollcast.v1 import policy_pb2
-from tests.integration.learner_fakes import DEADLINE_S, serve
+from tests.integration.learner_fakes import DEADLINE_S, SMALL_WINDOW, serve
 
 pytestmark = pytest.mark.slow
 
@@ -38,17 +40,17 @@ def test_skips_known_versions_unless_they_come_from_another_learner(learner, cli
 
 def test_a_slow_subscriber_misses_versions_and_delays_nobody(learner, client):
     n_versions = 12
-    learner.source.publish(1, state(1, 2_000_000))  # 8 MB: above any flow-control window
-    slow = iter(client.subscribe_policy())
-    assert next(slow)[0] == 1
-    with LearnerClient(learner.address) as other:
-        fast = iter(other.subscribe_policy())
+    learner.source.publish(1, state(1, 2_000_000))  # 8 MB: above the window
+    with grpc.insecure_channel(learner.address, options=SMALL_WINDOW) as channel:
+        slow = iter(PolicySubscription(channel, learner.address))
+        assert next(slow)[0] == 1
+        fast = iter(client.subscribe_policy())
         for version in range(2, n_versions + 1):
             assert next(fast)[0] == version - 1  # in step with the learner while the slow one reads nothing
             learner.source.publish(version, state(version, 2_000_000))
         learner.source.end()
         assert [version for version, _ in fast] == [n_versions]
-    seen = [version for version, _ in slow]
+        seen = [version for version, _ in slow]
     assert seen[-1] == n_versions
     assert seen == sorted(set(seen))
     assert len(seen) < n_versions // 2
