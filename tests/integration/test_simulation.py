@@ -52,6 +52,12 @@ def test_schedules_lose_nothing_and_end(of_one_process: list[dict[str, Any]]):
     assert n_schedules["found"] == len(FOUND) + len(FOUND_SEEDS)
 
 
+def test_a_server_that_has_not_noticed_a_cut_connection_does_not_send_for_ever():
+    found = list(lines(start("--worlds", "replay:1:154,replay:1:185", "--first-seed", 0)))
+    assert failures(found) == []
+    assert sum(line["schedules"] for line in found) == 2
+
+
 def test_a_seed_gives_the_same_schedules_in_another_process(of_one_process: list[dict[str, Any]]):
     again = without_times(lines(start("--worlds", f"{REPEATED},{ALSO_REPEATED}", "--first-seed", 0)))
     assert [line["schedules"] for line in again] == [4, 15]

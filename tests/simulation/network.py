@@ -37,16 +37,21 @@ class _Pipe:
         self._getter: Task | None = None
         self._putter: Task | None = None
         self._last_at = 0.0
+        self._n_lost = 0
         self.is_broken = False
         self._is_shut = False
 
     def put(self, item: object, *, waits: bool = True) -> None:
         sim = scheduler()
-        while waits and len(self._items) >= _WINDOW and not (self.is_broken or self._is_shut):
+        while waits and len(self._items) + self._n_lost >= _WINDOW and not self._is_shut:
             self._putter = sim.current
             sim.park()
             self._putter = None
-        if self.is_broken or self._is_shut or self._connection.is_silent:
+        if self._is_shut:
+            return
+        if self.is_broken or self._connection.is_silent:
+            # Nobody confirms it, so it fills the window of a sender that does not know yet.
+            self._n_lost += 1
             return
         if self._may_lose and self._connection.n_to_drop and isinstance(item, bytes):
             self._connection.n_to_drop -= 1
@@ -78,7 +83,7 @@ class _Pipe:
         self._wake(self._putter)
 
     def shatter(self) -> None:
-        """Loses what is under way, and lets nobody wait."""
+        """Loses what is under way and what comes, and lets the getter go on."""
         self.is_broken = True
         self._items.clear()
         self._wake(self._getter)
@@ -331,6 +336,7 @@ class Call(grpc.RpcError, grpc.Call):  # type: ignore[misc]  # as gRPC's own
         self._leave()
         self.to_client.shatter()
         self.to_server.shatter()
+        self.to_server.shut()
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             scheduler().spawn(self._client, "callback", callback)
@@ -340,6 +346,7 @@ class Call(grpc.RpcError, grpc.Call):  # type: ignore[misc]  # as gRPC's own
         if self.context is not None:
             self.context.deactivate()
         self.to_server.shatter()
+        self.to_client.shut()
 
     def _leave(self) -> None:
         if self.connection is not None and (self.context is None or self.context.is_over):
