@@ -49,13 +49,17 @@ import json, os, signal, socket, sys
 words = [*{script!r}, *sys.argv[1:]]
 if not words or words[0].startswith("-"):
     os.execv({python!r}, [{python!r}, *words])
+forwarded = (signal.SIGINT, signal.SIGTERM)
+# until it is known where to: the program may be seen before
+signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
 environment = dict(os.environ, PATH=os.environ["PATH"].replace({folder!r} + os.pathsep, ""))
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as tests:
     tests.connect({address!r})
     socket.send_fds(tests, [json.dumps([words, os.getcwd(), environment]).encode()], [1, 2, 0])
     pid = int(tests.recv(64))
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in forwarded:
         signal.signal(number, lambda number, _: os.kill(pid, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded)
     code = int(tests.recv(64))
 if code < 0:
     signal.signal(-code, signal.SIG_DFL)
@@ -123,13 +127,17 @@ def _run(stand_in: socket.socket) -> None:
                 with contextlib.suppress(ProcessLookupError):  # it has just ended
                     os.killpg(process.pid, signal.SIGKILL)
 
-        # a stand-in that was killed
-        with contextlib.suppress(OSError):
-            stand_in.send(str(process.pid).encode())
-            watch = threading.Thread(target=end, name="test-shell", daemon=True)
-            watch.start()
-            stand_in.send(str(process.wait()).encode())
-            watch.join()
+        watch = threading.Thread(target=end, name="test-shell", daemon=True)
+        watch.start()
+        _tell(stand_in, process.pid)
+        _tell(stand_in, process.wait())
+        watch.join()
+
+
+def _tell(stand_in: socket.socket, number: int) -> None:
+    """Sends a number to a stand-in, which may have been killed."""
+    with contextlib.suppress(OSError):
+        stand_in.send(str(number).encode())
 
 
 class Shell:
@@ -219,6 +227,7 @@ class Terminal:
         self._is_over, self._asked = False, 0
         (folder / "home").mkdir(exist_ok=True)
         self._fd, inner = pty.openpty()
+        self._name = Path(os.ttyname(inner))
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
         modes = termios.tcgetattr(inner)
         modes[3] &= ~termios.ECHO
@@ -250,8 +259,17 @@ class Terminal:
         self._bash.kill()
         self._bash.wait()
         self._reader.join(_LONGEST_S)
-        assert not self._reader.is_alive(), "a process that was started here holds the terminal"
+        assert not self._reader.is_alive(), f"not ended, and so the terminal is held: {self._holders()}"
         os.close(self._fd)
+
+    def _holders(self) -> list[str]:
+        """Returns the command lines of the processes that have this terminal open."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if self._name in {fd.readlink() for fd in Path(f"/proc/{process.pid}/fd").iterdir()}:
+                    found.append(f"{process.pid} {shlex.join(process.cmdline())}")
+        return found
 
     def here(self, text: str) -> str:
         """Returns a page's text with this machine for its hosts, and the free port for its port."""
