@@ -6,8 +6,7 @@ import importlib.machinery
 from pathlib import Path
 from types import CodeType
 
-from tests.simulation.scheduler import READY
-from tests.simulation.threads import pause
+from tests.simulation.scheduler import PAUSE, READY
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +32,6 @@ _STEPPED = (
     "services/rollcast/services/streams/stream_order.py",
     "services/rollcast/services/streams/uplink.py",
 )
-_PAUSE = "__rollcast_pause__"
 _READY = "__rollcast_ready__"
 
 
@@ -64,7 +62,7 @@ def _stepped(statement: ast.stmt) -> list[ast.stmt]:
     if is_text or isinstance(statement, (ast.Nonlocal, ast.Global, ast.FunctionDef, ast.Pass)):
         return [statement]
     # Most of the time no other task could go on: a look at those that could costs a tenth of a call.
-    call = ast.Expr(ast.Call(ast.Name(_PAUSE, ast.Load()), [], []))
+    call = ast.Expr(ast.Call(ast.Name(PAUSE, ast.Load()), [], []))
     switch_point = ast.If(ast.Name(_READY, ast.Load()), [call], [])
     return [ast.copy_location(switch_point, statement), statement]
 
@@ -103,5 +101,4 @@ def instrument(fault: tuple[str, str, str] | None = None) -> None:
         return compile(tree, str(path), "exec")
 
     importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[assignment,method-assign]
-    setattr(builtins, _PAUSE, pause)
     setattr(builtins, _READY, READY)

@@ -5,10 +5,12 @@ scheduler may let another one go on. Time stands still while any task can run; w
 timer. So a schedule takes no longer than its steps, and the same choices give the same run.
 """
 
+import builtins
 import heapq
 import itertools
 import math
 import random
+import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -22,6 +24,15 @@ _FROZEN = -1
 # Of the schedule that runs: the tasks that could go on. The same object in all schedules, because each switch point
 # looks at it first. Most of the time it is empty.
 READY: "deque[Task]" = deque()
+# The switch point, by its name among Python's builtins.
+PAUSE = "__rollcast_pause__"
+
+
+def _nothing() -> None:
+    """Is the switch point outside of schedules."""
+
+
+setattr(builtins, PAUSE, _nothing)
 
 
 class ScheduleError(AssertionError):
@@ -37,33 +48,45 @@ class Choices:
         given: The decisions of an earlier run, by number; None: they are drawn.
 
     Attributes:
+        n: The decisions so far.
+        n_plain: Decisions below this number are the plain one, and need no `pick`: they are only counted.
         made: The decisions that were not the plain one, by number.
         sizes: Of decisions that are given: among how many each was.
     """
 
+    __slots__ = ("_draw", "_given", "_log_of_plain", "made", "n", "n_plain", "random", "sizes")
+
     def __init__(self, seed: int, rate: float, given: Mapping[int, int] | None = None) -> None:
         self.random = random.Random(seed)
         self._draw = self.random.random
-        self._rate = rate
         self._given = given
-        self._n = 0
+        self._log_of_plain = math.log1p(-rate)
+        self.n = 0
+        self.n_plain = 0 if given is not None else self._next_drawn(0)
         self.made: dict[int, int] = {}
         self.sizes: list[int] = []
 
     def pick(self, n: int) -> int:
         """Returns a number below `n`, nearly always 0."""
-        i = self._n
-        self._n = i + 1
-        if self._given is not None:
+        i = self.n
+        self.n = i + 1
+        if i < self.n_plain:
+            return 0
+        if self._given is None:
+            choice = int(self._draw() * n)
+            self.n_plain = self._next_drawn(i + 1)
+        else:
             self.sizes.append(n)
             choice = self._given.get(i, 0) % n
-        elif self._draw() >= self._rate:
-            return 0
-        else:
-            choice = int(self._draw() * n)
         if choice:
             self.made[i] = choice
         return choice
+
+    def _next_drawn(self, i: int) -> int:
+        """Draws which decision from number `i` on is drawn: one number in the place of one for each plain decision."""
+        if not self._log_of_plain:
+            return sys.maxsize
+        return i + int(math.log(1.0 - self._draw()) / self._log_of_plain)
 
 
 class Process:
@@ -138,12 +161,12 @@ class Scheduler:
         self.failures: list[tuple[Task, BaseException]] = []
         self._max_steps = max_steps
         self._ends_at = self.now + max_time_s
-        self._ready = READY
-        self._ready.clear()
+        READY.clear()
         self._timers: list[tuple[float, int, Task, int]] = []
         self._numbers = itertools.count(1)
         self._tasks: dict[Task, None] = {}
         self._hub = greenlet.getcurrent()
+        setattr(builtins, PAUSE, self.pause)
         self._events: deque[tuple[int, Callable[[], None]]] = deque()
 
     # -- for tasks --
@@ -160,17 +183,19 @@ class Scheduler:
             task.is_parked = True
             self._set_timer(task, self.now + delay_s)
         else:
-            self._ready.append(task)
+            READY.append(task)
         return task
 
     def pause(self) -> None:
         """Is a switch point: perhaps another task goes on here."""
-        task = self.current
-        if task is None or not self._ready or self.is_over:
+        task, ready, choices = self.current, READY, self.choices
+        if task is None or not ready or self.is_over:
             return
-        if choice := self.choices.pick(len(self._ready) + 1):
-            self._ready.rotate(1 - choice)
-            self._ready.insert(1, task)
+        if choices.n < choices.n_plain:
+            choices.n += 1
+        elif choice := choices.pick(len(ready) + 1):
+            ready.rotate(1 - choice)
+            ready.insert(1, task)
             self._hub.switch(True)
 
     def park(self, deadline: float = math.inf) -> bool:
@@ -194,7 +219,7 @@ class Scheduler:
         """Ends the wait of a task."""
         if task.is_parked and not task.process.is_dead:
             task.is_parked, task.was_woken = False, True
-            self._ready.append(task)
+            READY.append(task)
 
     # -- for the one that drives --
 
@@ -205,14 +230,14 @@ class Scheduler:
     @property
     def n_ready(self) -> int:
         """The tasks that could go on now."""
-        return len(self._ready)
+        return len(READY)
 
     def kill(self, process: Process) -> None:
         """Ends a process between two of its steps."""
         process.is_dead = True
-        living = [task for task in self._ready if not task.process.is_dead]
-        self._ready.clear()
-        self._ready.extend(living)
+        living = [task for task in READY if not task.process.is_dead]
+        READY.clear()
+        READY.extend(living)
 
     def run(self, is_finished: Callable[[], bool]) -> None:
         """Runs until the schedule is finished.
@@ -223,7 +248,7 @@ class Scheduler:
         Raises:
             ScheduleError: It never ends, or a task has failed.
         """
-        ready, events, failures, pick = self._ready, self._events, self.failures, self.choices.pick
+        ready, events, failures, choices = READY, self._events, self.failures, self.choices
         takes_first = False
         while not is_finished():
             while events and (events[0][0] <= self.n_steps or not (ready or self._timers)):
@@ -233,9 +258,22 @@ class Scheduler:
                 if events:
                     continue
                 raise ScheduleError(f"nobody can go on any more\n{self.waiting()}")
-            if not takes_first and len(ready) > 1 and (choice := pick(len(ready))):
-                ready.rotate(-choice)
-            takes_first = self._step(ready.popleft())
+            if not takes_first and len(ready) > 1:
+                if choices.n < choices.n_plain:
+                    choices.n += 1
+                elif choice := choices.pick(len(ready)):
+                    ready.rotate(-choice)
+            task = ready.popleft()
+            self.n_steps += 1
+            if task.process.frozen_until > self.now:
+                heapq.heappush(self._timers, (task.process.frozen_until, next(self._numbers), task, _FROZEN))
+                takes_first = False
+                continue
+            self.current = task
+            assert task.glet is not None
+            # A task that has paused has chosen who is next.
+            takes_first = task.glet.switch() is True
+            self.current = None
             if failures:
                 task, error = failures[0]
                 raise ScheduleError(f"{task} failed: {type(error).__name__}: {error}") from error
@@ -250,6 +288,7 @@ class Scheduler:
     def close(self) -> None:
         """Ends all tasks."""
         self.is_over = True
+        setattr(builtins, PAUSE, _nothing)
         for task in list(self._tasks):
             if task.glet is not None and not task.is_done and task.glet:
                 self.current = task
@@ -267,26 +306,14 @@ class Scheduler:
                 continue
             if n_waits == _FROZEN:
                 self.now = max(self.now, at)
-                self._ready.append(task)
+                READY.append(task)
                 return True
             if task.is_parked and task.n_waits == n_waits:
                 self.now = max(self.now, at)
                 task.is_parked, task.was_woken = False, False
-                self._ready.append(task)
+                READY.append(task)
                 return True
         return False
-
-    def _step(self, task: Task) -> bool:
-        """Lets a task go on; returns whether it has chosen who is next."""
-        self.n_steps += 1
-        if task.process.frozen_until > self.now:
-            heapq.heappush(self._timers, (task.process.frozen_until, next(self._numbers), task, _FROZEN))
-            return False
-        self.current = task
-        assert task.glet is not None
-        chosen = task.glet.switch()
-        self.current = None
-        return chosen is True
 
     def _run(self, task: Task, target: Callable[[], object]) -> None:
         try:

@@ -33,12 +33,6 @@ def process() -> Process:
     return sim.current.process if sim.current is not None else _driver
 
 
-def pause() -> None:
-    """Is a switch point."""
-    if _now is not None:
-        _now.pause()
-
-
 class Lock:
     """A `threading.Lock`."""
 
