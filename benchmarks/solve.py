@@ -1,6 +1,7 @@
 """Measures how long `rollcast train` takes to solve tasks by default: seconds of the process, environment steps.
 
-    python -m benchmarks.solve [--seeds 5] [--env-id CartPole-v1 LunarLander-v3 ...] [-- --total-steps 1500000 ...]
+    python -m benchmarks.solve [--seeds 5] [--first-seed 0] [--env-id CartPole-v1 LunarLander-v3 ...]
+                               [-- --total-steps 1500000 ...]
 
 A task is solved when the mean return over 100 training episodes reaches its reward threshold. Options after `--` go to
 `rollcast train`.
@@ -46,7 +47,8 @@ def solve(env_id: str, seed: int, train_options: list[str]) -> tuple[float, dict
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 0")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
     parser.add_argument(
         "--env-id", nargs="+", default=["CartPole-v1"], help="environments to solve, one after the other"
     )
@@ -58,7 +60,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     rows, in_time, all_seconds = [], 0, []
-    for env_id, seed in itertools.product(options.env_id, range(options.seeds)):
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    for env_id, seed in itertools.product(options.env_id, seeds):
         seconds, summary = solve(env_id, seed, options.train_options)
         all_seconds.append(seconds)
         in_time += summary["solved"] and seconds <= TARGET_S
