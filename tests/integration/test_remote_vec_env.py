@@ -14,6 +14,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from rollcast.actor import EnvironmentLostError, RemoteVecEnv
+from rollcast.actor.environments.returned_values import InvalidValueError
 from rollcast.services.errors import ConfigurationError, InvalidSpaceError, NotReadyError, RefusedError
 from rollcast.v1.environment_pb2 import AgentAction, EnvironmentTurn, PlayRequest, PlayResponse
 from rollcast.v1.space_pb2 import SubstepSpaces
@@ -311,6 +312,17 @@ class TestArguments:
         (end,) = clients.ends
         assert isinstance(end, grpc.RpcError)
         assert "several agents" in end.details()
+
+    @pytest.mark.parametrize("wrong", [2, -1])
+    def test_an_action_outside_the_space_reaches_no_client(self, clients: Clients, make: Make, wrong: int):
+        clients.come(CartPole(), CartPole())
+        env = make(2)
+        before, _ = env.reset(seed=1)
+        with pytest.raises(InvalidValueError, match=rf"the action holds {wrong} at \(env\) = \(1\); expected 0 to 1"):
+            env.step(np.array([0, wrong]))
+        after, *_ = env.step(np.array([0, 1]))
+        for index in range(2):
+            assert follows(before[index], index, after[index])
 
     def test_order_of_calls(self, clients: Clients, make: Make):
         clients.come(CartPole())

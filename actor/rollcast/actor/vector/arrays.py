@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from mmap import mmap
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.returned_values import InvalidValueError, check_observed, is_taken_for
+from rollcast.services.errors import InvalidTensorError
 from rollcast.services.spaces.leaf_schema import LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import describe_space, space_leaves
 
@@ -28,7 +29,8 @@ class _Leaf:
     space: Space[Any]
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    # The schema of a discrete space; None for others. Discrete values are checked, because they are used as indices.
+    # The schema of a discrete space, in int64; None for others. Discrete values are checked, because they are used as
+    # indices.
     schema: LeafSchema | None
 
 
@@ -85,7 +87,8 @@ class SpaceArrays:
             values: Values nested like the space, each leaf `[n_envs, ...]`.
 
         Raises:
-            InvalidValueError: If a leaf is missing, or its shape or dtype does not fit the space.
+            InvalidValueError: If a leaf is missing, its shape or dtype does not fit the space, or a value is outside a
+                discrete space.
         """
         for leaf, array in zip(self._leaves, self._arrays, strict=True):
             self._copy(leaf, array, self._member(leaf, values))
@@ -175,6 +178,9 @@ class SpaceArrays:
                 f"{where} are {values.dtype}{list(values.shape)}; expected {leaf.dtype}{list(array.shape)}, one "
                 f"{self._what} for each environment; give an array of this shape"
             )
+        if leaf.schema is not None:
+            where = f"leaf {leaf.path!r} of the {self._what}" if leaf.path else f"the {self._what}"
+            check_batch(leaf.schema, values, where)
         array[...] = values
 
 
@@ -255,7 +261,7 @@ class EnvironmentArrays:
 
 def _leaves(space: Space[Any]) -> list[_Leaf]:
     return [
-        _Leaf(path, keys, leaf, np.dtype(leaf.dtype), tuple(leaf.shape or ()), _discrete_schema(leaf))
+        _Leaf(path, keys, leaf, np.dtype(leaf.dtype), tuple(leaf.shape or ()), discrete_schema(leaf))
         for (path, leaf), keys in zip(space_leaves(space).items(), _keys(space, ()), strict=True)
     ]
 
@@ -280,9 +286,34 @@ def _nest(space: Space[Any], values: Iterator[Any]) -> Value:
     return next(values)
 
 
-def _discrete_schema(leaf: Space[Any]) -> LeafSchema | None:
+def discrete_schema(leaf: Space[Any]) -> LeafSchema | None:
+    """Returns the schema of a discrete leaf space, in int64; None for a Box.
+
+    In int64, because a value too large for the leaf's dtype would wrap around into its range.
+    """
     schema = leaf_schema(leaf)
-    return schema if schema.n_values is not None else None
+    return replace(schema, dtype=np.dtype(np.int64)) if schema.n_values is not None else None
+
+
+def check_batch(schema: LeafSchema, values: NDArray[Any], what: str) -> None:
+    """Raises if a value of some environment is outside its discrete space.
+
+    Args:
+        schema: As `discrete_schema` returns it.
+        values: Integers or bools, `[n_envs, *shape]`.
+        what: Name of the value of one environment in the message.
+
+    Raises:
+        InvalidValueError: If a value is outside the space.
+    """
+    values = np.asarray(values, np.int64, order="C")
+    if schema.are_surely_allowed(values):
+        return
+    try:
+        schema.check_values(values, what=what, axes=("env",), advice="give values of the space")
+    except InvalidTensorError as error:
+        # Not chained: both errors have the same text, which would be printed twice.
+        raise InvalidValueError(str(error)) from None
 
 
 def _check_discrete(leaf: _Leaf, value: Value, where: str) -> None:

@@ -11,6 +11,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rollcast.actor.environments.atari import FRAME_SKIP, MAX_NO_OPS, SCREEN_SIZE
+from rollcast.actor.vector.arrays import check_batch, discrete_schema
 
 # The arguments of ALE's environment that its vector has, too.
 _ARGUMENTS: Final = frozenset({"game", "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"})
@@ -67,6 +68,7 @@ class AtariVector(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]])
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.single_observation_space = Box(0, 255, (SCREEN_SIZE, SCREEN_SIZE), np.uint8)
         self.single_action_space = self._games.single_action_space
+        self._allowed_actions = discrete_schema(self.single_action_space)
         self.observation_space = batch_space(self.single_observation_space, n_envs)
         self.action_space = batch_space(self.single_action_space, n_envs)
         self._lives: NDArray[np.int32] = np.zeros(n_envs, np.int32)
@@ -99,7 +101,12 @@ class AtariVector(VectorEnv[NDArray[np.uint8], NDArray[np.int64], NDArray[Any]])
         Returns:
             Frames, the games' rewards, terminated (also after a lost life), truncated, and infos with `final_obs` uint8
             `[B, 84, 84]` if an episode has ended.
+
+        Raises:
+            InvalidValueError: If an action is outside the action space; ALE would never return.
         """
+        assert self._allowed_actions is not None  # all games have discrete actions
+        check_batch(self._allowed_actions, actions, "the action")
         observation, reward, terminated, truncated, infos = self._games.step(actions)
         frame, lives, over = observation[:, 0], infos["lives"], terminated | truncated
         lost = (lives < self._lives) & ~over

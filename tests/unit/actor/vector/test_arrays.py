@@ -149,3 +149,21 @@ def test_numbers_of_pythons_own_and_other_integers_are_taken():
 def test_batches_that_are_not_as_the_space_says(space, values, message):
     with pytest.raises(InvalidValueError, match=message):
         arrays_of(space).put_all(values)
+
+
+@pytest.mark.parametrize(
+    ("space", "values", "message"),
+    [
+        (spaces.Discrete(3), [0, 3, 1], r"the observation holds 3 at \(env\) = \(1\); expected 0 to 2; give values"),
+        (spaces.Discrete(3, start=-1), [0, 1, -2], r"holds -2 at \(env\) = \(2\); expected -1 to 1"),
+        (spaces.MultiDiscrete([2, 5]), [[1, 4], [1, 4], [2, 4]], r"holds 2 at \(env\) = \(2\), element \[0\]"),
+        (spaces.MultiBinary(2), [[0, 1], [256, 1], [0, 0]], r"holds 256 at .* expected 0 to 1"),
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"a": [0, -1, 0]}, r"leaf 'a' of the observation holds -1"),
+    ],
+)
+def test_batches_with_a_value_outside_a_discrete_space_are_refused(space, values, message):
+    arrays = arrays_of(space)
+    with pytest.raises(InvalidValueError, match=message):
+        arrays.put_all(values)
+    with pytest.raises(InvalidValueError, match=message):
+        arrays.put_some(np.array([2, 0, 1]), values)

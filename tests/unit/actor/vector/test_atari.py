@@ -6,6 +6,7 @@ import pytest
 from rollcast.actor.environments import atari
 from rollcast.actor.environments.make import EnvironmentFactory
 from rollcast.actor.environments.recovering import RecoveringEnv
+from rollcast.actor.environments.returned_values import InvalidValueError
 from rollcast.actor.vector import atari as atari_vector
 from rollcast.actor.vector.atari import AtariVector
 from rollcast.actor.vector.make import make_vector_env
@@ -107,3 +108,14 @@ def test_episodes_that_may_be_dropped_are_played_one_by_one():
 def test_wrong_arguments_are_named():
     with pytest.raises(ConfigurationError, match="repeat_action_probability"):
         games(repeat_action_probability="often")
+
+
+@pytest.mark.parametrize("wrong", [4, -1])
+def test_an_action_that_no_game_has_is_refused_and_the_games_go_on(wrong: int):
+    """ALE's own vector would wait for ever for a thread that has ended."""
+    vector = games(n_envs=2)
+    vector.reset(seed=[1, 2])
+    with pytest.raises(InvalidValueError, match=rf"the action holds {wrong} at \(env\) = \(0\); expected 0 to 3"):
+        vector.step(np.array([wrong, FIRE]))
+    assert vector.step(np.full(2, FIRE))[0].shape == (2, 84, 84)
+    vector.close()
