@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv
 
 from rollcast.actor.entry_points import import_module, load_entry_point
 from rollcast.actor.environments import install_advice
-from rollcast.actor.environments.atari import check_atari, make_atari
+from rollcast.actor.environments.atari import check_atari, is_atari, make_atari
 from rollcast.actor.environments.one_of_vector import OneOfVector
 from rollcast.actor.environments.pettingzoo import AgentPolicies, adapt_pettingzoo
 from rollcast.actor.environments.recovering import RecoveringEnv
@@ -170,6 +170,19 @@ class EnvironmentFactory:
         spec = self.registered_spec()
         check_atari(spec, self.env_kwargs)
         return spec
+
+    def may_be_game(self) -> bool:
+        """Returns False if `env_id` certainly names no game of ALE. An unknown id may be one: see `atari_spec`.
+
+        Raises:
+            ConfigurationError: If a module that `env_id` names cannot be imported.
+        """
+        if self._own_factory() is not None:
+            return False
+        try:
+            return is_atari(self.registered_spec())
+        except ConfigurationError:
+            return True
 
     def made_with(self, make: Callable[[], _Made]) -> _Made:
         """Calls `make` and returns its result.

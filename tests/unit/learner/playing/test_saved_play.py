@@ -38,14 +38,32 @@ DEFAULTS = ("CartPole-v1", {}, "auto", "shared", False)
         pytest.param(
             TRAINED,
             {"env_id": "CartPole-v1"},
-            ("CartPole-v1", {}, "auto", "separate", True),
-            id="another environment has its own arguments and vectorization",
+            ("CartPole-v1", {}, "auto", "separate", False),
+            id="another environment has its own arguments and vectorization, and is no game",
         ),
         pytest.param(
             TRAINED,
             {"env_id": "CartPole-v1", "env_kwargs": {"render_mode": "human"}},
-            ("CartPole-v1", {"render_mode": "human"}, "auto", "separate", True),
+            ("CartPole-v1", {"render_mode": "human"}, "auto", "separate", False),
             id="another environment takes given arguments",
+        ),
+        pytest.param(
+            TRAINED,
+            {"env_id": "ale_py:ALE/Breakout-v5"},
+            ("ale_py:ALE/Breakout-v5", {}, "auto", "separate", True),
+            id="another game is preprocessed as the run's",
+        ),
+        pytest.param(
+            TRAINED,
+            {"env_id": "tests.environments:CountingEnv"},
+            ("tests.environments:CountingEnv", {}, "auto", "separate", False),
+            id="a factory is not preprocessed",
+        ),
+        pytest.param(
+            TRAINED,
+            {"env_id": "CartPole-v1", "atari": True},
+            ("CartPole-v1", {}, "auto", "separate", True),
+            id="preprocessing that is given counts anywhere",
         ),
         pytest.param(
             TRAINED,
