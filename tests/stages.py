@@ -12,19 +12,22 @@ import argparse
 import contextlib
 import itertools
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-# The first process of a stage beside others. Its stdin ends with the runner, even by SIGKILL; then its group ends, too.
-_BESIDE = 'exec 3<&0 </dev/null; (read _; kill 0) <&3 >/dev/null 2>&1 & exec nice -n 10 "$@" 3<&-'
+# The first process of a stage and of its group. Its stdin ends with the runner, even by SIGKILL; then the group ends.
+# Its reader is a grandchild: after Ctrl-C, make may wait for a child, even for one that is no job of its own.
+_STAGE = 'exec 3<&0 </dev/null; ((read _; kill 0) <&3 >/dev/null 2>&1 &); exec "$@" 3<&-'
 # Of the Makefile in the current folder.
 REPORTS = Path("build/tests")
 
@@ -49,21 +52,25 @@ class Result:
 
 
 class Runner:
-    """Runs stages until Ctrl-C, which `interrupt` hears of, or another signal, of which `end` hears."""
+    """Runs stages until Ctrl-C, which `interrupt` hears of, or another signal, of which `end` hears.
+
+    Each stage is a group of its own. So it ends as a whole, whichever of `make` and this process got a signal alone.
+    """
 
     def __init__(self) -> None:
         self.is_interrupted = False
         self._beside: list[subprocess.Popen[str]] = []
+        self._others: list[subprocess.Popen[str]] = []
 
     def interrupt(self, *_: object) -> None:
-        """Ends the stages beside the others. The terminal tells the others, which end in their own time."""
+        """Ends the stages beside the others, and passes on Ctrl-C to the others, which end in their own time."""
         self.is_interrupted = True
-        for process in self._beside:
-            _end(process)
+        _signal(self._beside, signal.SIGTERM)
+        _signal(self._others, signal.SIGINT)
 
     def end(self, number: int, _: object) -> None:
-        """Ends the stages beside the others, which get no signal of this process's group, then itself by the signal."""
-        self.interrupt()
+        """Ends all stages, then this process by the signal."""
+        _signal([*self._beside, *self._others], signal.SIGTERM)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -82,23 +89,22 @@ class Runner:
         for left in _reports(stage):
             left.unlink()
         begun, output = time.monotonic(), subprocess.PIPE if is_beside else None
-        watched, held = os.pipe() if is_beside else (None, None)
+        watched, held = os.pipe()
+        nice = ("nice", "-n", "10") if is_beside else ()
         process = subprocess.Popen(
-            [*(("sh", "-c", _BESIDE, "sh") if is_beside else ()), "make", "--no-print-directory", stage],
+            ["sh", "-c", _STAGE, "sh", *nice, "make", "--no-print-directory", stage],
             stdin=watched,
             stdout=output,
             stderr=output and subprocess.STDOUT,
             text=True,
-            process_group=0 if is_beside else None,
+            process_group=0,
         )
-        if is_beside:
-            self._beside.append(process)
+        (self._beside if is_beside else self._others).append(process)
         if self.is_interrupted:  # while it was started, too late for it to hear of
-            _end(process) if is_beside else process.send_signal(signal.SIGINT)
+            _signal([process], signal.SIGTERM if is_beside else signal.SIGINT)
         said, _ = process.communicate()
         for end in (watched, held):
-            if end is not None:
-                os.close(end)
+            os.close(end)
         seconds, reports = time.monotonic() - begun, _reports(stage)
         cannot_run = bool(reports) and all(report.suffix == ".skipped" for report in reports)
         outcome = "FAILED" if process.returncode else "skipped" if cannot_run else "passed"
@@ -107,11 +113,36 @@ class Runner:
         return _result(stage, seconds, process.returncode, reports)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Ends a process that leads a group, and all that it has started."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.killpg(process.pid, signal.SIGTERM)
+def _signal(stages: Sequence[subprocess.Popen[str]], number: int) -> None:
+    """Sends a signal to all processes of the stages that have not ended."""
+    for process in stages:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.killpg(process.pid, number)
+
+
+def _wait(futures: Sequence[Future[list[Result]]]) -> None:
+    """Waits until all are done. Handlers run at once; a plain wait misses a signal that comes just before it."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    for future in futures:
+        future.add_done_callback(lambda _: os.write(wake, b"."))
+    while not all(future.done() for future in futures):
+        os.read(woken, 1)
+
+
+def _end_with_make() -> None:
+    """Has this process end by SIGTERM when the `make` that started it has ended, even by SIGKILL."""
+    if "MAKELEVEL" not in os.environ or not hasattr(os, "pidfd_open"):
+        return
+    make = os.pidfd_open(os.getppid())
+
+    def watch() -> None:
+        select.select([make], [], [])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="end-with-make", daemon=True).start()
 
 
 def _reports(stage: str) -> list[Path]:
@@ -182,10 +213,12 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, runner.interrupt)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, runner.end)
-    with ThreadPoolExecutor(2) as pool:
-        beside = [pool.submit(runner.run, [stage], are_beside=True) for stage in given.at_once]
-        results = runner.run(given.stages)
-    results = [*itertools.chain.from_iterable(future.result() for future in beside), *results]
+    _end_with_make()
+    with ThreadPoolExecutor(2) as pool, ThreadPoolExecutor(1) as in_turn:
+        futures = [pool.submit(runner.run, [stage], are_beside=True) for stage in given.at_once]
+        futures.append(in_turn.submit(runner.run, given.stages))
+        _wait(futures)
+    results = list(itertools.chain.from_iterable(future.result() for future in futures))
     print("\n" + "\n".join(summary(results)), flush=True)  # noqa: T201 - for people
     if runner.is_interrupted:
         return 128 + signal.SIGINT

@@ -1,6 +1,7 @@
 """`make test` runs every stage, and its last lines say what came of them."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,14 +25,17 @@ GREEN = '<testsuites><testsuite><testcase classname="tests.unit.test_a" name="te
 def start(tmp_path: Path):
     """Starts the stages of a Makefile, whose recipes may copy `red.xml` and `green.xml`."""
 
-    def start(makefile: str, *arguments: str) -> subprocess.Popen[str]:
+    def start(makefile: str, *arguments: str, by_make: bool = False) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.stages", *arguments]
+        if by_make:
+            makefile += f"all:\n\t@{shlex.join(command)}\n"
         (tmp_path / "Makefile").write_text(makefile)
         (tmp_path / "red.xml").write_text(REPORT)
         (tmp_path / "green.xml").write_text(GREEN)
         # without what a `make test` around this test says
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.stages", *arguments],
+            ["make", "all"] if by_make else command,
             cwd=tmp_path,
             env=environment | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
@@ -132,7 +136,8 @@ def test_after_an_interrupt_the_stage_ends_in_its_time_and_no_other_begins(start
 
 
 def test_an_interrupt_ends_stages_beside_that_were_started_too_late_for_it(start, tmp_path):
-    makefile = "unit:\n\t@until [ -e begun ]; do sleep 0.05; done; echo begun; until [ -e told ]; do sleep 0.05; done\n"
+    makefile = "unit:\n\t@trap '' INT; until [ -e begun ]; do sleep 0.05; done; echo begun; "
+    makefile += "until [ -e told ]; do sleep 0.05; done\n"
     process = start(makefile + "lint:\n\t@touch begun; sleep 60; true\n", "--at-once", "lint", "--", "unit")
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)  # to it alone
@@ -154,3 +159,33 @@ def test_a_signal_that_ends_all_ends_stages_beside_too(start, tmp_path, number):
     assert ended(process)[0] == -number
     beside = int((tmp_path / "beside").read_text())
     wait_until(lambda: not is_alive(beside), "the end of the stage beside")
+
+
+BOTH_STAY = (
+    "unit:\n\t@echo $$$$ >stage; until [ -s beside ]; do sleep 0.05; done; echo begun; sleep 300; true\n"
+    "lint:\n\t@echo $$$$ >beside; sleep 300; true\n"
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_for_the_runner_alone_ends_the_stages(start, tmp_path, number):
+    process = start(BOTH_STAY, "--at-once", "lint", "--", "unit", "docs")
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(number)
+    assert ended(process)[0] == -number
+    assert_both_end(tmp_path)
+
+
+def test_the_stages_end_with_a_make_that_is_killed(start, tmp_path):
+    process = start(BOTH_STAY, "--at-once", "lint", "--", "unit", "docs", by_make=True)
+    assert process.stdout.readline() == "begun\n"
+    process.kill()
+    _, lines = ended(process)
+    assert not [line for line in lines if line.startswith("== docs")]
+    assert_both_end(tmp_path)
+
+
+def assert_both_end(folder: Path) -> None:
+    for name in ("stage", "beside"):
+        number = int((folder / name).read_text())
+        wait_until(lambda number=number: not is_alive(number), f"the end of the {name}")
