@@ -24,7 +24,7 @@ from rollcast.services.history.history import HistoryPoint, HistoryUpdate, RunFa
 from rollcast.services.joining.activity import ActorActivity, ActorFailure
 from rollcast.services.joining.join import JoinAgreement, JoinedActor, JoinOffer
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
-from rollcast.services.policies.evaluated import WaitForVersion
+from rollcast.services.policies.evaluated import OnEnd, WaitForVersion
 from rollcast.services.policies.policies import PolicySpec
 from rollcast.services.rollouts.rollouts import Rollout, StreamProgress
 from rollcast.services.server.server import GrpcServer, make_server
@@ -257,7 +257,9 @@ class FakeSource:
         return self.encoded
 
     @contextlib.contextmanager
-    def subscription(self, *, after_version: int, actor_id: str = "") -> Iterator[WaitForVersion]:
+    def subscription(
+        self, *, after_version: int, actor_id: str = "", on_end: OnEnd | None = None
+    ) -> Iterator[WaitForVersion]:
         self.subscribed.append(actor_id)
         version = after_version
 

@@ -28,7 +28,7 @@ from rollcast.services.limits.limits import DEFAULT_LIMITS, MAX_EVALUATORS, MAX_
 from rollcast.services.limits.texts import shortened
 from rollcast.services.limits.token_buckets import TokenBuckets
 from rollcast.services.policies.codec import EncodedPolicy
-from rollcast.services.policies.evaluated import WaitForVersion
+from rollcast.services.policies.evaluated import OnEnd, WaitForVersion
 from rollcast.services.policies.policies import PolicyState
 
 logger = logging.getLogger(__name__)
@@ -270,9 +270,12 @@ class Evaluations:
             return 0 if evaluator is None or evaluator.given is None else evaluator.given.policy.version
 
     @contextmanager
-    def subscription(self, evaluator_id: str, incarnation: int, *, holds_version: int) -> Iterator[WaitForVersion]:
+    def subscription(
+        self, evaluator_id: str, incarnation: int, *, holds_version: int, on_end: OnEnd | None = None
+    ) -> Iterator[WaitForVersion]:
         """See `rollcast.services.policies.evaluated.EvaluatedPolicies.subscription`."""
         token = object()
+        has_left = False
         with self._changed:
             evaluator = self._find(evaluator_id, incarnation)
             evaluator.subscription = token
@@ -280,21 +283,29 @@ class Evaluations:
                 self._give_back(evaluator)
             self._changed.notify_all()
 
+        def leave() -> None:
+            nonlocal has_left
+            with self._changed:
+                has_left = True
+                self._changed.notify_all()
+
         def wait_for_version(timeout_s: float) -> EncodedPolicy | None:
             with self._changed:
-                self._changed.wait_for(lambda: self._ended or self._may_take(evaluator, token), timeout_s)
+                self._changed.wait_for(lambda: has_left or self._ended or self._may_take(evaluator, token), timeout_s)
                 self._find(evaluator_id, incarnation)
                 if evaluator.subscription is not token:
                     raise NotReadyError(
                         f"evaluator {evaluator_id!r} has opened another subscription; expected one at a time; read "
                         "the newer one"
                     )
-                if self._ended or not self._may_take(evaluator, token):
+                if has_left or self._ended or not self._may_take(evaluator, token):
                     return None
                 given = evaluator.given = self._due
                 self._due = None
                 return None if given is None else given.encoded
 
+        if on_end is not None:
+            on_end(leave)
         try:
             yield wait_for_version
         finally:

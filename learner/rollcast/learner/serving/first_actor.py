@@ -12,6 +12,7 @@ from rollcast.services.errors import CollectTimeoutError, NotReadyError, Refused
 from rollcast.services.joining.join import ActorRole, JoinOffer
 from rollcast.services.limits.limits import Limits
 from rollcast.services.policies.codec import EncodedPolicy
+from rollcast.services.policies.evaluated import OnEnd
 from rollcast.services.process.waiting import LOOK_S
 from rollcast.services.rendezvous import Announcement, announced
 from rollcast.services.security.security import PLAIN_SERVER, ServerSecurity
@@ -103,9 +104,9 @@ class _FirstOffer:
         """Asks the client to retry."""
         self._not_ready()
 
-    def subscription(self, *, after_version: int, actor_id: str = "") -> NoReturn:
+    def subscription(self, *, after_version: int, actor_id: str = "", on_end: OnEnd | None = None) -> NoReturn:
         """Asks the client to retry."""
-        del after_version, actor_id
+        del after_version, actor_id, on_end
         self._not_ready()
 
     def act(

@@ -7,7 +7,7 @@ from typing import Final
 from rollcast.learner.serving.acting import BatchedActing
 from rollcast.services.errors import NotReadyError
 from rollcast.services.policies.codec import EncodedPolicy, encode_policy
-from rollcast.services.policies.evaluated import WaitForVersion
+from rollcast.services.policies.evaluated import OnEnd, WaitForVersion
 from rollcast.services.policies.policies import PolicySpec, PolicyState
 from rollcast.services.policies.subscribers import Subscribers
 from rollcast.services.spaces.spaces import EnvironmentSpaces
@@ -158,9 +158,11 @@ class PolicyPublisher:
         """
         return self._require_newest()[0]
 
-    def subscription(self, *, after_version: int, actor_id: str = "") -> AbstractContextManager[WaitForVersion]:
+    def subscription(
+        self, *, after_version: int, actor_id: str = "", on_end: OnEnd | None = None
+    ) -> AbstractContextManager[WaitForVersion]:
         """See `rollcast.services.policies.service.PolicySource.subscription`."""
-        return self._subscribers.subscription(after_version, actor_id)
+        return self._subscribers.subscription(after_version, actor_id, on_end)
 
     def _encode_all(self) -> None:
         """Thread: encodes each newest version until the publisher is closed."""

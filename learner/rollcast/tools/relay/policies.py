@@ -20,7 +20,7 @@ from rollcast.services.joining.evaluation import EvaluationReport
 from rollcast.services.policies.assembler import PolicyAssembler
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.encodings import PolicyEncoding
-from rollcast.services.policies.evaluated import WaitForVersion
+from rollcast.services.policies.evaluated import OnEnd, WaitForVersion
 from rollcast.services.policies.relayed import EncodedSubscription
 from rollcast.services.policies.subscribers import Subscribers
 from rollcast.services.spaces.spaces import EnvironmentSpaces, Observation
@@ -137,13 +137,15 @@ class RelayedPolicies:
         self._subscribers.pause(actor_id)
 
     @contextmanager
-    def subscription(self, *, after_version: int, actor_id: str = "") -> Iterator[WaitForVersion]:
+    def subscription(
+        self, *, after_version: int, actor_id: str = "", on_end: OnEnd | None = None
+    ) -> Iterator[WaitForVersion]:
         """Opens a subscription to the policies of the connected learner; see `PolicySource`.
 
         Waiting raises `NotReadyError` once another learner is connected.
         """
         subscribers = self._subscribers
-        with subscribers.subscription(after_version, actor_id) as wait:
+        with subscribers.subscription(after_version, actor_id, on_end) as wait:
 
             def wait_for_version(timeout_s: float) -> EncodedPolicy | None:
                 if self._subscribers is not subscribers:
@@ -266,7 +268,9 @@ class RelayedEvaluations:
         self._encodings = encodings
 
     @contextmanager
-    def subscription(self, evaluator_id: str, incarnation: int, *, holds_version: int) -> Iterator[WaitForVersion]:
+    def subscription(
+        self, evaluator_id: str, incarnation: int, *, holds_version: int, on_end: OnEnd | None = None
+    ) -> Iterator[WaitForVersion]:
         """Opens an evaluator's subscription at the learner; waiting raises the learner's errors."""
         subscription = self._current().client.subscribe_encoded(
             PolicyAssembler(encodings=self._encodings, keeps_file=True),
@@ -275,7 +279,10 @@ class RelayedEvaluations:
             after_version=holds_version,
         )
         # The learner sends the next version only after the report on the previous one.
-        versions: queue.Queue[EncodedPolicy | RollcastError] = queue.Queue()
+        # None: the evaluator's call has ended.
+        versions: queue.Queue[EncodedPolicy | RollcastError | None] = queue.Queue()
+        if on_end is not None:
+            on_end(lambda: versions.put(None))
 
         def read() -> None:
             try:

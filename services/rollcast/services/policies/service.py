@@ -14,14 +14,14 @@ from rollcast.services.limits.stream_gate import StreamGate
 from rollcast.services.limits.texts import quoted_names, shortened
 from rollcast.services.policies.codec import EncodedPolicy
 from rollcast.services.policies.encodings import PolicyEncoding
-from rollcast.services.policies.evaluated import NO_EVALUATIONS, EvaluatedPolicies, WaitForVersion
+from rollcast.services.policies.evaluated import NO_EVALUATIONS, EvaluatedPolicies, OnEnd, WaitForVersion
 from rollcast.services.policies.kept import KeptPolicies, PolicyEncoder
 from rollcast.services.spaces.leaf_schema import FLOAT32, LeafSchema, leaf_schema
 from rollcast.services.spaces.spaces import FLAT_SUBSTEP, EnvironmentSpaces, Observation, space_leaves
 from rollcast.services.wire.tensors import tensor_from_proto, tensor_to_proto
 from rollcast.v1 import policy_pb2, tensor_pb2
 
-# Seconds that a subscription waits before it checks that its subscriber is still connected.
+# Seconds that a subscription waits before it checks whether the server stops.
 _WAIT_S: Final = 1.0
 _SERVICE: Final = "rollcast.v1.PolicyService"
 
@@ -52,13 +52,16 @@ class PolicySource(Protocol):
             NotReadyError: The learner has published no version yet.
         """
 
-    def subscription(self, *, after_version: int, actor_id: str = "") -> AbstractContextManager[WaitForVersion]:
+    def subscription(
+        self, *, after_version: int, actor_id: str = "", on_end: OnEnd | None = None
+    ) -> AbstractContextManager[WaitForVersion]:
         """Opens a subscription. A wait for a version ends at its deadline, or after the last version.
 
         Args:
             after_version: The subscriber's version; 0: none.
             actor_id: The actor's name; empty: send every version at once. Versions that an actor's credits do not
                 require may arrive later.
+            on_end: See `OnEnd`; None: waits last until their deadlines.
         """
 
     def act(
@@ -119,7 +122,9 @@ class PolicyServicer:
         actor_id = shortened(request.actor_id, MAX_ACTOR_ID_LENGTH)
         with (
             self._encoder(request, first) as encoder,
-            self._source.subscription(after_version=first, actor_id=actor_id) as wait_for_version,
+            self._source.subscription(
+                after_version=first, actor_id=actor_id, on_end=context.add_callback
+            ) as wait_for_version,
         ):
             while context.is_active():
                 ended = self._source.ended  # before looking for a version, otherwise the last one could be missed
@@ -145,6 +150,7 @@ class PolicyServicer:
                 request.evaluator_id,
                 request.incarnation,
                 holds_version=request.after_version,
+                on_end=context.add_callback,
             ) as wait_for_version,
         ):
             while context.is_active() and not self._source.ended:

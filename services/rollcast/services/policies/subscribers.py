@@ -9,7 +9,7 @@ from typing import Final
 
 from rollcast.services.limits.limits import MAX_CREDITED_POLICY_BYTES
 from rollcast.services.policies.codec import EncodedPolicy
-from rollcast.services.policies.evaluated import WaitForVersion
+from rollcast.services.policies.evaluated import OnEnd, WaitForVersion
 
 # The learner's time on a core for sending a version to an actor, measured with 256 actors, and the most for each byte,
 # measured with a broadcast of 6.75 MB to 32 actors, receivers included. The whole file counts, even if an actor is sent
@@ -140,12 +140,14 @@ class Subscribers:
                     self._resting[one] = None
 
     @contextmanager
-    def subscription(self, after_version: int, actor_id: str) -> Iterator[WaitForVersion]:
+    def subscription(self, after_version: int, actor_id: str, on_end: OnEnd | None = None) -> Iterator[WaitForVersion]:
         """Opens a subscription; see `rollcast.services.policies.service.PolicySource.subscription`."""
         one = _Subscriber(after_version, actor_id)
         if actor_id:
             with self._lock:
                 self._actors.setdefault(actor_id, []).append(one)
+        if on_end is not None:
+            on_end(lambda: self._leave(one))
         try:
             yield lambda timeout_s: self._wait(one, timeout_s)
         finally:
@@ -155,11 +157,20 @@ class Subscribers:
                     if not self._actors[actor_id]:
                         del self._actors[actor_id]
 
+    def _leave(self, one: "_Subscriber") -> None:
+        """Ends the wait of a subscriber whose call has ended."""
+        with self._lock:
+            one.has_left = True
+            if one in self._waiting or one in self._resting:
+                self._wake([one])
+
     def _wait(self, one: "_Subscriber", timeout_s: float) -> EncodedPolicy | None:
-        """Waits for a version above the subscriber's; returns None after `timeout_s`, or at the end."""
+        """Waits for a version above the subscriber's; returns None after `timeout_s`, at the end, or after `_leave`."""
         deadline = time.monotonic() + timeout_s
         while True:
             with self._lock:
+                if one.has_left:
+                    return None
                 now = time.monotonic()
                 due_s = self._due_s(one, now)
                 newest = self._newest
@@ -208,15 +219,16 @@ class _Subscriber:
         version: The last version that the subscriber got, or had at the start.
         wanted: The version that the subscriber waits for, or an older version.
         is_paused: Whether the subscriber cannot use a version now; see `Subscribers.pause`.
+        has_left: Whether the subscriber's call has ended.
         sent: The time when the last version was sent, by `time.monotonic`.
         woken: A lock, held except while the subscriber is being woken.
     """
 
-    __slots__ = ("actor_id", "is_paused", "sent", "version", "wanted", "woken")
+    __slots__ = ("actor_id", "has_left", "is_paused", "sent", "version", "wanted", "woken")
 
     def __init__(self, version: int, actor_id: str) -> None:
         self.version, self.actor_id = version, actor_id
         self.wanted, self.sent = 0, -math.inf
-        self.is_paused = False
+        self.is_paused = self.has_left = False
         self.woken = threading.Lock()
         self.woken.acquire()

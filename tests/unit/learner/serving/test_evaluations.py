@@ -362,3 +362,12 @@ def test_unnamed_evaluators_get_names():
     desk = evaluations()
     named = [desk.join(offer(actor_id="", process_nonce=nonce, role=ActorRole.EVALUATE))[0] for nonce in range(2)]
     assert named == ["evaluator-0", "evaluator-1"]
+
+
+def test_a_wait_ends_when_the_evaluators_call_ends():
+    desk, ends = evaluations(), []
+    join(desk)
+    with desk.subscription("e", 1, holds_version=0, on_end=ends.append) as wait:
+        ends[0]()
+        due(desk, 1)
+        assert wait(600.0) is None, "nobody reads the version"

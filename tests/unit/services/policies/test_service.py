@@ -26,7 +26,7 @@ class EndingSource:
         raise NotReadyError("no policy yet")
 
     @contextlib.contextmanager
-    def subscription(self, *, after_version, actor_id):
+    def subscription(self, *, after_version, actor_id, on_end):
         self.subscribed.append(actor_id)
         yield self._end
 
@@ -37,6 +37,9 @@ class EndingSource:
 
 class ActiveContext:
     def is_active(self):
+        return True
+
+    def add_callback(self, callback):
         return True
 
 
@@ -53,6 +56,35 @@ def test_subscriber_hears_of_the_end_before_the_server_stops():
 def test_subscriber_of_stopping_server_is_asked_to_come_back():
     with pytest.raises(NotReadyError, match="the learner is stopping"):
         list(subscription(ends=False))
+
+
+@pytest.mark.parametrize("evaluator_id", ["", "e"])
+def test_a_subscription_is_told_when_its_call_ends(evaluator_id):
+    class LeavingContext:
+        def __init__(self):
+            self.callbacks = []
+
+        def is_active(self):
+            return not self.callbacks
+
+        def add_callback(self, callback):
+            self.callbacks.append(callback)
+            return True
+
+    class Source(EndingSource):
+        @contextlib.contextmanager
+        def subscription(self, *_, on_end, **__):
+            on_end(end)
+            yield None
+
+    def end():
+        pass
+
+    gate, context = StreamGate(), LeavingContext()
+    source = Source(gate, ends=True)
+    request = policy_pb2.SubscribePolicyRequest(evaluator_id=evaluator_id)
+    assert list(PolicyServicer(source, gate, source).subscribe_policy(request, context)) == []
+    assert context.callbacks == [end]
 
 
 def test_the_long_name_of_a_subscriber_is_cut():

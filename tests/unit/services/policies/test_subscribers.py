@@ -66,6 +66,23 @@ def test_the_end_wakes_those_who_wait_after_the_last_version(subscribers, actor_
             assert late(60.0) is None
 
 
+@pytest.mark.parametrize("actor_id", ["", "left-arm"])
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_wait_ends_when_the_subscribers_call_ends(subscribers, actor_id, is_paused):
+    ends = []
+    with subscribers.subscription(0, actor_id, ends.append) as wait, ThreadPoolExecutor(1) as thread:
+        subscribers.offer(version(1))
+        assert wait(0.0).version == 1
+        if is_paused:
+            subscribers.pause(actor_id)
+        waiting = thread.submit(wait, 10 * DEADLINE_S)
+        waits(subscribers)
+        ends[0]()
+        assert waiting.result(DEADLINE_S) is None
+        subscribers.offer(version(2))
+        assert wait(10 * DEADLINE_S) is None, "nobody reads the version"
+
+
 def with_many_actors(subscribers, stack, n=1000):
     """Opens so many subscriptions of actors that none gets a large version which it does not want; returns their waits.
 
