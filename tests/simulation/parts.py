@@ -407,16 +407,20 @@ def draw_subscribers(seed: int) -> Scripts:
 
 
 def build_subscribers(scenario: Scripts, sim: Scheduler) -> tuple[Sequence[Callable[[], None]], Callable[[], None]]:
-    """Has subscribers wait for versions that a publisher offers; each gets the last one in the end."""
+    """Has subscribers wait for versions that a publisher offers; each gets the last one in the end.
+
+    The calls of earlier subscriptions may end while they wait.
+    """
     n_versions = int(scenario.numbers[0])
     subscribers = Subscribers()
     offered_at: dict[int, float] = {}
+    ends: list[Callable[[], None]] = []
 
     def subscribe(script: tuple[tuple[Any, ...], ...]) -> None:
         last = 0
         for i, (name, seconds) in enumerate(script):
             is_last = i == len(script) - 1
-            with subscribers.subscription(last, name) as wait:
+            with subscribers.subscription(last, name, None if is_last else ends.append) as wait:
                 while True:
                     if name:
                         subscribers.pause(name)
@@ -440,6 +444,8 @@ def build_subscribers(scenario: Scripts, sim: Scheduler) -> tuple[Sequence[Calla
             offered_at[version] = sim.now
             subscribers.offer(offered)
             sim.sleep(0.3 * (version % 2))
+            while ends:
+                ends.pop()()
         sim.sleep(_LONG_S)
         subscribers.end()
 
