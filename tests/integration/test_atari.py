@@ -50,8 +50,11 @@ def test_run_is_evaluated_resumed_played_and_recorded(tmp_path: Path):
     assert columns.observation[""].shape == (8, 2, 84, 84)
     assert columns.previous_observation[""].shape == (2, 3, 84, 84)
     assert load_policy(run, name="last").act(np.zeros((84, 84), np.uint8)) in range(4)
-    said = refused("evaluate", run, "--env-id", "CartPole-v1")
+    said = refused("evaluate", run, "--env-id", "CartPole-v1", "--atari")
     assert "env_id is 'CartPole-v1' with atari, but that is not an Atari game" in said
+    # without the option, the run's preprocessing is for games only, and what does not fit is told by the spaces
+    said = refused("evaluate", run, "--env-id", "CartPole-v1", code=1)
+    assert "the saved policy has Box(0, 255, (84, 84), uint8), the environment to play in has Box(" in said
 
 
 @pytest.mark.slow

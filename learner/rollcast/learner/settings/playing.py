@@ -27,7 +27,7 @@ class PlayingSettings(ProcessSettings):
         None, description="Shared or separate policies of agents, as for rollcast train. Default: the run's, or shared."
     )
     atari: bool | None = Field(
-        None, description="Preprocess an Atari game, as for rollcast train. Default: the run's, or off."
+        None, description="Preprocess an Atari game, as for rollcast train. Default: the run's if it is a game, or off."
     )
     vectorization: Literal["auto", "sync", "entry_point", "subprocess", "measure"] | None = Field(
         None,
