@@ -65,6 +65,18 @@ FOUND = {
         n_updates=2,
         checkpoint_every=1,
     ),
+    "an actor asked the next learner before it read the last answer of the one before, and had no credit": (
+        dataclasses.replace(
+            _with(
+                "on_policy",
+                Fault(13, "slow a connection", 8486),
+                Fault(99, "freeze a process", 15203),
+                Fault(177, "kill the learner", 23767),
+            ),
+            batch_size=4,
+            n_updates=1,
+        )
+    ),
 }
 
 # The seed of one whose updates take as long as that draws; that of the others is their place among them.

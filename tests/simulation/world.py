@@ -242,8 +242,9 @@ class World:
         Raises:
             ScheduleError: That has taken too long.
         """
-        is_slow = any(fault.kind == "slow a connection" for fault in self.scenario.faults)
-        # Where others are faster, rollouts of a slow actor come too late, as documented. After the end some have left.
+        is_slow = any(fault.kind in {"slow a connection", "slow the disk"} for fault in self.scenario.faults)
+        # Where others are faster, rollouts of a slow actor come too late, as documented, and each of two actors waits
+        # for the other's on a slow disk. After the end some have left.
         if self._has_trained or (is_slow and self.scenario.setting in {"lag", "on_policy"}):
             return False
         starving = sorted(set(self._actors) - self._ended - self._served)

@@ -318,6 +318,16 @@ def test_an_actor_that_outlived_its_learner_goes_on_where_it_was(acknowledged: i
     assert newcomer.slot == 2, "the slots of those who may come back are taken"
 
 
+def test_an_actor_that_read_the_last_answer_of_its_learner_after_its_first_join_goes_on_from_there():
+    registry = make_registry()
+    registry.join(offer("a", 2, incarnation=1, acknowledged_sequence=3))
+    record = registry.join(offer("a", 2, incarnation=1, acknowledged_sequence=4))
+    assert (record.acknowledged_sequence, record.taken_sequence) == (4, 4)
+    registry.open_stream("a", record.incarnation, lambda: None)
+    registry.join(offer("a", 2, incarnation=1, acknowledged_sequence=9))
+    assert record.acknowledged_sequence == 4, "from its first stream on, this learner's own count is the right one"
+
+
 def test_the_mark_is_what_was_taken_and_not_what_was_acknowledged():
     registry = make_registry()
     record = registry.join(offer("a", 2))
