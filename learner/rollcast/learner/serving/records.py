@@ -113,11 +113,6 @@ class ActorRecord:
         """True while the actor has a stream, or is about to open one."""
         return self.state in (ActorState.JOINED, ActorState.STREAMING)
 
-    def continue_after(self, sequence: int) -> None:
-        """Notes that earlier learners have acknowledged rollouts up to a sequence. Call it before the first stream."""
-        self.acknowledged_sequence = max(self.acknowledged_sequence, sequence)
-        self.taken_sequence = max(self.taken_sequence, sequence)
-
     def drop_stream(self) -> None:
         """Drops the reference to the ended stream, which would keep its call alive."""
         self.cancel_stream, self.awaiting_s = None, _awaits_no_message

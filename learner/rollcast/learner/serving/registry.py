@@ -124,9 +124,8 @@ class ActorRegistry:
             if known is not None and known.process_nonce == offer.process_nonce:
                 self._check_room(known)
                 known.offer, known.last_seen = offer, time.monotonic()
-                if not known.n_streams:
-                    # It asked for this learner's progress before it read the last answer of an earlier learner.
-                    known.continue_after(offer.acknowledged_sequence)
+                # Another learner may have acknowledged more, even since the actor joined: its answer was on its way.
+                known.acknowledged_sequence = max(known.acknowledged_sequence, offer.acknowledged_sequence)
                 if not known.is_alive:
                     self._set_state(known, ActorState.JOINED)
                 return known

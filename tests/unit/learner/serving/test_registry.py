@@ -318,14 +318,20 @@ def test_an_actor_that_outlived_its_learner_goes_on_where_it_was(acknowledged: i
     assert newcomer.slot == 2, "the slots of those who may come back are taken"
 
 
-def test_an_actor_that_read_the_last_answer_of_its_learner_after_its_first_join_goes_on_from_there():
+def test_an_actor_continues_after_what_another_learner_has_acknowledged_since_its_first_join():
     registry = make_registry()
     registry.join(offer("a", 2, incarnation=1, acknowledged_sequence=3))
+    # the last answer of the learner before this one was on its way
     record = registry.join(offer("a", 2, incarnation=1, acknowledged_sequence=4))
-    assert (record.acknowledged_sequence, record.taken_sequence) == (4, 4)
-    registry.open_stream("a", record.incarnation, lambda: None)
+    assert record.acknowledged_sequence == 4
+    registry.open_stream("a", 1, cancel := lambda: None)
+    registry.accepted(record, make_rollout(actor_id="a", incarnation=1, sequence=5))
+    registry.close_stream(record, cancel, clean=False)
+    # of another rank, at which the actor has been meanwhile
     registry.join(offer("a", 2, incarnation=1, acknowledged_sequence=9))
-    assert record.acknowledged_sequence == 4, "from its first stream on, this learner's own count is the right one"
+    assert record.acknowledged_sequence == 9
+    registry.join(offer("a", 2, incarnation=1, acknowledged_sequence=8))
+    assert record.acknowledged_sequence == 9, "an older word changes nothing"
 
 
 def test_the_mark_is_what_was_taken_and_not_what_was_acknowledged():
