@@ -77,10 +77,23 @@ FOUND = {
             n_updates=1,
         )
     ),
+    "an evaluator on a slow link reported for ever when the policy that would have confirmed it was lost": (
+        dataclasses.replace(
+            _with("bounded", Fault(58, "slow a connection", 57449), Fault(98, "lose a message", 48185)),
+            batch_size=3,
+            factor=1.1,
+            n_updates=1,
+            checkpoint_every=2,
+            n_clients=2,
+        )
+    ),
 }
 
-# The seed of one whose updates take as long as that draws; that of the others is their place among them.
-SEEDS = {"an actor that had lost a version played what was stale from its start": 176}
+# The seeds of those that need them: updates and games take as long as these draw. Of others it is their place.
+SEEDS = {
+    "an actor that had lost a version played what was stale from its start": 176,
+    "an evaluator on a slow link reported for ever when the policy that would have confirmed it was lost": 2005464,
+}
 
 # Schedules that need their switches: the world and the seed that draw each. A periodic thread waited for less than the
 # clock can tell, and so for ever in no time. Since waits have switch points of their own, the seeds draw others.

@@ -103,6 +103,8 @@ class EvaluatorConnection(Connection):
             except RollcastError as error:
                 delay_s = reconnects.delay_after(error)
                 logger.debug("the report on version %d is not taken yet: %s", policy.version, error)
+                # On a slow link only the next policy says that the learner has the report, and that may be lost.
+                self._subscribe_after_loss()
             else:
                 with self._changed:
                     self._held = None
@@ -191,7 +193,8 @@ class EvaluatorConnection(Connection):
 
     def _find_loss(self, answer: JoinAgreement) -> str:
         """Describes the lost message; empty if none was lost. Called with the lock held."""
-        version = 0 if self._newest is None else self._newest.version
+        last = self._newest or self._held
+        version = 0 if last is None else last.version
         return self._stalls.find_loss(answer, is_open=True, acknowledged=0, has_sent=False, policy_version=version)
 
     def _loops(self) -> Mapping[str, Callable[[], None]]:
