@@ -135,8 +135,8 @@ def _run(stand_in: socket.socket) -> None:
 
 
 def _tell(stand_in: socket.socket, number: int) -> None:
-    """Sends a number to a stand-in, which may have been killed."""
-    with contextlib.suppress(OSError):
+    """Sends a number to a stand-in."""
+    with contextlib.suppress(OSError):  # it was killed, and nobody is left to be told
         stand_in.send(str(number).encode())
 
 
@@ -266,7 +266,7 @@ class Terminal:
         """Returns the command lines of the processes that have this terminal open."""
         found = []
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
+            with contextlib.suppress(psutil.Error, OSError):  # it has ended meanwhile, and holds nothing
                 if self._name in {fd.readlink() for fd in Path(f"/proc/{process.pid}/fd").iterdir()}:
                     found.append(f"{process.pid} {shlex.join(process.cmdline())}")
         return found

@@ -77,6 +77,8 @@ _BACK_S = (0.0, 0.5, 8.0)
 _PATIENCE_S = 120.0
 # Whoever lives is served so soon after the last fault, in seconds.
 _SERVED_WITHIN_S = 600.0
+# The time that the slowest disk takes for a sync. With `--max-policy-lag`, rollouts are too old after two of them.
+_SLOWEST_SYNC_S = 20.0
 
 # Trajectories of a rollout, by the number that is written in it: the number, the first, and the one after the last.
 Piece = tuple[int, int, int]
@@ -242,9 +244,10 @@ class World:
         Raises:
             ScheduleError: That has taken too long.
         """
-        is_slow = any(fault.kind in {"slow a connection", "slow the disk"} for fault in self.scenario.faults)
-        # Where others are faster, rollouts of a slow actor come too late, as documented, and each of two actors waits
-        # for the other's on a slow disk. After the end some have left.
+        is_slow = any(fault.kind == "slow a connection" for fault in self.scenario.faults)
+        is_slow = is_slow or self.disk.sync_s == _SLOWEST_SYNC_S
+        # Actors on a slow link, or behind the slowest disk, may starve: their rollouts come too late, as documented.
+        # Actors that have left after the end do not starve.
         if self._has_trained or (is_slow and self.scenario.setting in {"lag", "on_policy"}):
             return False
         starving = sorted(set(self._actors) - self._ended - self._served)
@@ -485,7 +488,7 @@ class World:
             self._kill(self._relays[relay], number)
             self._start_relay(relay, back_s)
         elif fault.kind == "slow the disk":
-            self.disk.sync_s = (0.3, 2.0, 20.0)[number % 3]
+            self.disk.sync_s = (0.3, 2.0, _SLOWEST_SYNC_S)[number % 3]
         elif fault.kind == "fill the disk":
             self.disk.full_until = self.sim.now + (1.0, 30.0)[number % 2]
         elif fault.kind == "freeze a process":
