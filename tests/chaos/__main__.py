@@ -1,50 +1,40 @@
 """The long run: `python -m tests.chaos --seed 3`."""
 
 import argparse
-import faulthandler
-import logging
+import multiprocessing
+import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from tests.chaos.container_run import run_container_chaos
-from tests.chaos.learner_run import run_learner_chaos
-from tests.chaos.ranks_run import run_rank_chaos
 from tests.chaos.report import Report, summary
-from tests.chaos.run import run_chaos
-from tests.chaos.scaler_run import run_scaler_chaos
+from tests.chaos.suites import SUITES, Play, run_suite
+from tests.processes import SHARED_ZYGOTE, environment
+from tests.zygote import share
 
-# By suite: so many faults upon actors, or the scaler, and their connections; and so many upon the learner.
-_SUITES: Final[dict[str, tuple[int, int]]] = {
-    "queue": (280, 0),
-    "replay": (180, 0),
-    "frames": (100, 0),
-    "impala": (80, 20),
-    "sac": (80, 20),
-    "impala-durable": (80, 25),
-    "sac-durable": (80, 25),
-    "containers": (0, 30),
-    "games": (80, 10),
-    "relays": (70, 20),
-    "ranks": (40, 20),
-    "scaler": (40, 20),
-}
-# Beyond every deadline of a run itself: what hangs then is the harness, and its stacks tell where.
-_WATCHDOG_S_PER_FAULT = 60.0
-_WATCHDOG_S = 600.0
+# So that many faults hit many systems, each of a seed of its own.
+_FAULTS_PER_ROUND: Final = 1000
 
 
 def main() -> int:
-    """Runs the suites one after the other; returns 1 if any has found anything."""
+    """Runs the suites, as many at once as were asked for; returns 1 if any has found anything."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="decides the faults and their victims")
-    parser.add_argument("--faults", type=int, default=1000, help="number of faults in all suites together")
     parser.add_argument(
-        "--suites", nargs="+", choices=_SUITES, default=tuple(_SUITES), help="suites to run; default: all"
+        "--faults",
+        type=int,
+        default=1000,
+        help=f"number of faults in all suites together; rounds of up to {_FAULTS_PER_ROUND}, each with the next seed",
+    )
+    parser.add_argument(
+        "--suites", nargs="+", choices=SUITES, default=tuple(SUITES), help="suites to run; default: all"
     )
     parser.add_argument("--actors", type=int, default=4, help="number of actor processes")
+    parser.add_argument("--at-once", type=int, default=1, help="number of suites that run at the same time")
     parser.add_argument("--short", action="store_true", help="leave out faults that take half a minute to recover from")
     parser.add_argument(
         "--verbose", action="store_true", help="log every fault, and the log of learners in this process"
@@ -53,18 +43,13 @@ def main() -> int:
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="rollcast-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(level=logging.INFO if options.verbose else logging.CRITICAL, format="%(asctime)s %(message)s")
-    faulthandler.dump_traceback_later(_WATCHDOG_S + _WATCHDOG_S_PER_FAULT * options.faults, exit=True)
-    scale = options.faults / sum(sum(_SUITES[suite]) for suite in options.suites)
+    plays = _plays(folder, options)
     reports = []
-    for suite in options.suites:
-        n_faults = [round(n * scale) for n in _SUITES[suite]]
-        (folder / suite).mkdir(parents=True)
-        reports.append(_run(suite, folder / suite, *n_faults, options))
-        sys.stdout.write(f"{reports[-1]}\n\n")
+    for report in _reports(plays, options.at_once):
+        sys.stdout.write(f"{report}\n\n")
         sys.stdout.flush()
+        reports.append(report)
     sys.stdout.write(f"{summary(reports)}\n")
-    faulthandler.cancel_dump_traceback_later()
     is_clean = all(report.is_clean for report in reports)
     if is_clean and not options.folder:
         shutil.rmtree(folder)
@@ -73,42 +58,38 @@ def main() -> int:
     return 0 if is_clean else 1
 
 
-def _run(suite: str, folder: Path, n_actor_faults: int, n_learner_faults: int, options: argparse.Namespace) -> Report:
-    common = {"n_actors": options.actors, "seed": options.seed, "short": options.short}
-    if suite in {"queue", "replay", "frames"}:
-        return run_chaos(folder, learner=suite, n_faults=n_actor_faults + n_learner_faults, **common)
-    if suite in {"games", "relays"}:
-        half = n_actor_faults // 2
-        others: dict[str, Any] = {
-            "games": {"n_actors": 2, "n_clients": 2, "n_client_faults": half},
-            "relays": {
-                "n_relays": 2,
-                "n_relay_faults": half,
-                "only": ("learner_kill", "learner_term", "learner_freeze"),
-            },
-        }[suite]
-        return run_learner_chaos(
-            folder,
-            algorithm="impala",
-            durable=True,
-            n_actor_faults=n_actor_faults - half,
-            n_learner_faults=n_learner_faults,
-            **common | others,
+def _plays(folder: Path, options: argparse.Namespace) -> list[Play]:
+    n_rounds = -(-options.faults // _FAULTS_PER_ROUND)
+    scale = options.faults / n_rounds / sum(sum(SUITES[suite]) for suite in options.suites)
+    return [
+        Play(
+            suite,
+            folder / f"{suite}-{options.seed + i}",
+            n_actor_faults=round(n_actor_faults * scale),
+            n_learner_faults=round(n_learner_faults * scale),
+            n_actors=options.actors,
+            seed=options.seed + i,
+            short=options.short,
+            is_verbose=options.verbose,
         )
-    if suite == "ranks":
-        return run_rank_chaos(folder, n_rank_faults=n_learner_faults, n_actor_faults=n_actor_faults, **common)
-    if suite == "scaler":
-        return run_scaler_chaos(folder, n_scaler_faults=n_actor_faults, n_learner_faults=n_learner_faults, **common)
-    if suite == "containers":
-        return run_container_chaos(folder, n_faults=n_actor_faults + n_learner_faults, **common)
-    return run_learner_chaos(
-        folder,
-        algorithm=suite.removesuffix("-durable"),
-        durable=suite.endswith("-durable"),
-        n_actor_faults=n_actor_faults,
-        n_learner_faults=n_learner_faults,
-        **common,
-    )
+        for i in range(n_rounds)
+        for suite in options.suites
+        for n_actor_faults, n_learner_faults in [SUITES[suite]]
+    ]
+
+
+def _reports(plays: Sequence[Play], at_once: int) -> Iterator[Report]:
+    """Runs each play in a process of its own, and returns their reports as they end."""
+    forked = multiprocessing.get_context("forkserver")
+    forked.set_forkserver_preload([run_suite.__module__])
+    with (
+        tempfile.TemporaryDirectory() as shared,
+        ProcessPoolExecutor(at_once, mp_context=forked, max_tasks_per_child=1) as processes,
+    ):
+        share(Path(shared, "zygote"), environment())
+        os.environ[SHARED_ZYGOTE] = str(Path(shared, "zygote"))
+        for done in as_completed([processes.submit(run_suite, play) for play in plays]):
+            yield done.result()
 
 
 if __name__ == "__main__":

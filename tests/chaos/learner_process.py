@@ -102,7 +102,7 @@ class LearnerProcess:
         if code not in ((0, *self._may_end_with) if number == signal.SIGTERM else (-number, *self._may_end_with)):
             self.failures.append(f"{self.name} ended with {code} after signal {number}:\n{self._tail()}")
 
-    def _start(self) -> ForkedProcess | subprocess.Popen[bytes]:
+    def _start(self) -> ForkedProcess:
         options = [str(part) for pair in self._options.items() for part in pair if part != ""]
         self.n_starts += 1
         return start_logged("tests.chaos.learning", [str(self.record), "learner", *options], self.log, self._variables)

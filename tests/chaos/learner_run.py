@@ -45,6 +45,7 @@ _STEP_S: Final = 0.005
 _START_TIMEOUT_S: Final = 300.0
 _LOOK_S: Final = 0.05
 _CLOCKS: Final[tuple[LearnerKind, ...]] = ("learner_clock", "actors_clock")
+_KINDS: Final = tuple(kind for kind in LEARNER_KINDS if kind not in _CLOCKS)
 
 _COMMON: Final[Mapping[str, object]] = {
     "--env-id": "tests.chaos.bookkeeping:BookkeepingEnv",
@@ -106,25 +107,24 @@ def run_learner_chaos(
         n_relay_faults: The number of faults of relays and their connections, shared out among the relays.
         seed: The same seed draws the same faults; their times depend on the machine.
         short: Leaves out faults that take long to recover from.
-        only: The kinds of the learner's faults; none: all.
+        only: The kinds of the learner's faults; none: all but those of clocks.
 
     Returns:
         The report of the suite.
     """
     rng, began = random.Random(seed), time.monotonic()
-    kind = "games-" if n_clients else "relays-" if n_relays else ""
-    report = Report(kind + algorithm + ("-durable" if durable else ""), seed)
+    report = Report(algorithm, seed)
     n_envs = sum(map(_envs_of_client, range(n_clients))) or _ENVS_PER_ACTOR
     clocks = {name: Clock(folder / name) for name in _CLOCKS}
     with contextlib.ExitStack() as stack:
         stack.callback(remove_traces)
         disk = stack.enter_context(SmallDisk(folder / "disk"))
         impossible = {*(() if disk.is_mounted else ("disk_full",)), *(() if durable else LOG_KINDS)}
-        kinds = [kind for kind in only or LEARNER_KINDS if kind not in impossible]
+        kinds = [kind for kind in only or _KINDS if kind not in impossible]
         options = learner_options(algorithm, seed) | {"--envs-per-actor": n_envs}
         if durable:
             options["--durable"] = ""
-        # a process with a clock of its own has to import everything anew
+        # libfaketime takes a lock and reads its settings at every look at a clock: as much time as all of training
         variables = {name: clock.variables() if name in kinds else {} for name, clock in clocks.items()}
         learner = LearnerProcess(folder, disk.path / "run", options, variables["learner_clock"])
         stack.callback(learner.close)

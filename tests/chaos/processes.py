@@ -1,8 +1,8 @@
 """Actors, their relays and clients, which are killed, frozen and ended, and start again under their names."""
 
+import functools
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from rollcast.services.policies.policies import PolicyEncodingName
 from tests.chaos.learners import ENVS_PER_ACTOR
 from tests.processes import ROOT, environment, free_port, zygote
-from tests.zygote import ForkedProcess
+from tests.zygote import ForkedProcess, Zygote
 
 _STEP_S = 0.002
 _END_TIMEOUT_S = 60.0
@@ -79,7 +79,7 @@ class SupervisedProcess:
             return False
         return True
 
-    def _start(self) -> ForkedProcess | subprocess.Popen[bytes]:
+    def _start(self) -> ForkedProcess:
         return start_logged(self._module, self._arguments, self.log, self._variables)
 
     def _supervise(self) -> None:
@@ -181,17 +181,17 @@ class SupervisedScaler(SupervisedProcess):
         super().__init__("scaler", folder, "rollcast.learner", ["scaler", *arguments])
 
 
-def start_logged(
-    module: str, arguments: Sequence[str], path: Path, variables: Mapping[str, str]
-) -> ForkedProcess | subprocess.Popen[bytes]:
-    """Starts a module of tests whose output is added to a file; with another clock, in a fresh interpreter."""
+def start_logged(module: str, arguments: Sequence[str], path: Path, variables: Mapping[str, str]) -> ForkedProcess:
+    """Starts a module of tests whose output is added to a file."""
+    # what changes the clock is loaded by the loader, so by the warm process
+    warm = _zygote_with(tuple(variables.items())) if "LD_PRELOAD" in variables else zygote()
     with path.open("ab") as log:
-        if "LD_PRELOAD" not in variables:
-            outputs = [log.fileno()] * 2
-            return zygote().fork(module, arguments, cwd=ROOT, environment=environment() | variables, outputs=outputs)
-        # what changes the clock is loaded by the loader
-        command = [sys.executable, "-m", module, *arguments]
-        return subprocess.Popen(command, cwd=ROOT, env=environment() | variables, stdout=log, stderr=log)
+        return warm.fork(module, arguments, cwd=ROOT, environment=environment() | variables, outputs=[log.fileno()] * 2)
+
+
+@functools.cache
+def _zygote_with(variables: tuple[tuple[str, str], ...]) -> Zygote:
+    return Zygote.started(environment() | dict(variables))
 
 
 def acting_options(

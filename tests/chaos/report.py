@@ -84,23 +84,22 @@ class Report:
 
 
 def summary(reports: Sequence[Report]) -> str:
-    """One table over all suites, and a line of it that has their sum."""
+    """One table: a line for each suite, over all its rounds, and one that has their sum."""
     head = f"{'suite':<16} {'faults':>7} {'recovered':>10} {'slowest s':>10}" + "".join(
         f" {name:>13}" for name in _FINDINGS
     )
-    rows = [
-        (report.suite, [r.seconds for r in report.recoveries], report.findings(), report.seconds) for report in reports
-    ]
-    every = [seconds for _, some, _, _ in rows for seconds in some]
-    sums = tuple(map(sum, zip(*(findings for *_, findings, _ in rows), strict=True)))
-    rows.append(("all", every, sums, sum(seconds for *_, seconds in rows)))
+    suites: dict[str, list[Report]] = {}
+    for report in reports:
+        suites.setdefault(report.suite, []).append(report)
     lines = [head + f" {'took s':>8}"]
-    for name, recoveries, findings, took in rows:
+    for name, rounds in [*suites.items(), ("all", reports)]:
+        recoveries = [recovery.seconds for report in rounds for recovery in report.recoveries]
         known = [seconds for seconds in recoveries if seconds is not None]
+        findings = map(sum, zip(*(report.findings() for report in rounds), strict=True))
         lines.append(
             f"{name:<16} {len(recoveries):>7} {len(known):>10} {max(known, default=0.0):>10.2f}"
             + "".join(f" {n:>13}" for n in findings)
-            + f" {took:>8.0f}"
+            + f" {sum(report.seconds for report in rounds):>8.0f}"
         )
     return "\n".join(lines)
 
