@@ -163,6 +163,12 @@ FAULTS = (
         "found",
     ),
     PutIn(
+        "an actor gives up by the time of day, which jumps",
+        f"{_CONNECTION}/joining.py",
+        "attempts.failed(error, time.monotonic())",
+        "attempts.failed(error, time.time() - 1.7e9)",
+    ),
+    PutIn(
         "a relay waits for ever for its first answer",
         "services/rollcast/services/streams/bundle_link.py",
         "            return self._opens_by\n",

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import greenlet  # type: ignore[import-untyped]
 
@@ -295,6 +295,9 @@ def get_ident() -> int:
     return _get_ident() if current is None else current.number
 
 
+_TIME_OF_DAY_S: Final = 1.7e9
+_JUMP_S: Final = 12 * 3600.0
+
 # Random numbers for what must not be guessed, and the seed that they still need for this schedule: few schedules need
 # any, and a seed costs as much as ten switch points.
 _drawn = random.Random(0)
@@ -309,8 +312,13 @@ def _secrets() -> random.Random:
     return _drawn
 
 
-def _clock(real: Callable[[], float], offset: float) -> Callable[[], float]:
-    return lambda: real() if _now is None else offset + _now.now
+def _clock(real: Callable[[], float]) -> Callable[[], float]:
+    return lambda: real() if _now is None else _now.now
+
+
+def _time_of_day(real: Callable[[], float]) -> Callable[[], float]:
+    """Returns a clock that jumps at each look, as when an administrator or NTP sets it: nobody may wait by it."""
+    return lambda: real() if _now is None else _TIME_OF_DAY_S + _now.now + _secrets().uniform(-_JUMP_S, _JUMP_S)
 
 
 def install() -> None:
@@ -337,9 +345,9 @@ def install() -> None:
         "get_ident": get_ident,
     }.items():
         setattr(threading, name, value)
-    time.monotonic = _clock(time.monotonic, 0.0)
-    time.perf_counter = _clock(time.perf_counter, 0.0)
-    time.time = _clock(time.time, 1.7e9)
+    time.monotonic = _clock(time.monotonic)
+    time.perf_counter = _clock(time.perf_counter)
+    time.time = _time_of_day(time.time)
     time.sleep = lambda seconds: scheduler().sleep(float(seconds))
     queue.SimpleQueue = queue._PySimpleQueue  # type: ignore[attr-defined,misc]
     setattr(queue, "time", time.monotonic)  # noqa: B010 - by its import it has Python's clock
