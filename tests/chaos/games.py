@@ -5,9 +5,10 @@ played. But every observation tells its life and its step. A life is an environm
 its stream ends, and has a seed of its own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -135,11 +136,14 @@ class Plays:
         """Returns the seeds of all lives that have steps in a rollout."""
         return {one.seed for played in self.of.values() for one in played}
 
-    def check(self, given: Mapping[int, int]) -> tuple[list[str], list[str], list[str]]:
+    def check(
+        self, given: Mapping[int, int], destroyed: Mapping[tuple[str, int], Container[int]] = MappingProxyType({})
+    ) -> tuple[list[str], list[str], list[str]]:
         """Checks that every step of every life was there once, in order, and up to the last that the actor knew.
 
         Args:
             given: By the seed of each life, the actions that its client has got: all but the last have results.
+            destroyed: By actor and incarnation, the sequences of the rollouts that a fault has destroyed.
 
         Returns:
             What was lost, what was there twice, and what was out of order.
@@ -147,22 +151,33 @@ class Plays:
         lost, twice, disordered = [], [], []
         known: dict[int, int] = {}
         rollouts: dict[int, list[Name]] = {}
+
+        def is_destroyed(process: tuple[str, int], sequences: Iterable[int]) -> bool:
+            return any(sequence in destroyed.get(process, ()) for sequence in sequences)
+
         for name in sorted(self.of):
+            actor_id, incarnation, sequence = name
             for seed, first, n in self.of[name]:
                 expected = known.get(seed, 0)
                 text = f"steps {first} to {first + n - 1} of life {seed:#x}, in rollout {name}, after {expected}"
+                since = rollouts[seed][-1][2] + 1 if seed in rollouts else sequence - 1
                 if first < expected:
                     twice.append(text)
-                elif first > expected:
+                elif first > expected and not is_destroyed((actor_id, incarnation), range(since, sequence)):
                     (disordered if expected else lost).append(text)
                 known[seed] = max(expected, first + n)
                 rollouts.setdefault(seed, []).append(name)
         for seed, n_known in known.items():
             # the rest of a life is in a rollout that its actor sends, unless the actor itself dies
+            actor_id, incarnation, last = rollouts[seed][-1]
             after = [
                 name for name in rollouts.get(seed + (1 << _ENVIRONMENTS), []) if name[:2] == rollouts[seed][0][:2]
             ]
-            if len(after) > _N_AFTER and n_known < given[seed] - 1:
+            if (
+                len(after) > _N_AFTER
+                and n_known < given[seed] - 1
+                and not is_destroyed((actor_id, incarnation), [last + 1])
+            ):
                 lost.append(f"steps {n_known} to {given[seed] - 2} of life {seed:#x}, which the actor knew")
         return lost, twice, disordered
 

@@ -139,7 +139,10 @@ class Lineage:
             given: By the seed of each life, the actions that its client has got.
         """
         with self.changed:
-            found = self.plays.check(given)
+            destroyed: dict[Process, set[int]] = {}
+            for (actor_id, incarnation, _), skipped in self._state.skipped.items():
+                destroyed.setdefault((actor_id, incarnation), set()).update(*skipped)
+            found = self.plays.check(given, destroyed)
             for entries, texts in zip(
                 (self.entries.lost, self.entries.duplicated, self.entries.disordered), found, strict=True
             ):

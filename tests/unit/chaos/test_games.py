@@ -123,6 +123,19 @@ def test_a_life_may_lose_steps_only_with_its_actor():
     assert plays.check({FIRST: 9, SECOND: 40}) == ([], [], [])
 
 
+def test_steps_may_be_missing_where_a_fault_has_destroyed_their_rollout():
+    plays = Plays()
+    plays.enter((NAME, 1, 1), [Stretch(FIRST, 0, 8)])
+    # the life ends in rollout 2 or 4, and the next one begins in 2
+    plays.enter((NAME, 1, 3), [Stretch(FIRST, 16, 8), Stretch(SECOND, 4, 8)])
+    for sequence in range(5, 10):
+        plays.enter((NAME, 1, sequence), [Stretch(SECOND, 8 * sequence - 20, 8)])
+    given = {FIRST: 30, SECOND: 60}
+    assert plays.check(given, {(NAME, 1): {2, 4}}) == ([], [], [])
+    for destroyed in ({}, {(NAME, 2): {2, 4}}, {(NAME, 1): {1, 3, 6}}):
+        assert tuple(map(len, plays.check(given, destroyed))) == (2, 0, 2), destroyed
+
+
 def test_a_rollout_that_comes_again_with_other_steps_is_noted():
     plays = Plays()
     plays.enter((NAME, 1, 1), [Stretch(FIRST, 0, 4)])
