@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from rollcast.actor.policies.observation_moments import VARIANCE_EPSILON
 from rollcast.actor.policies.torch_observation_moments import RunningMoments
 from rollcast.learner.algorithms.actor_critic_settings import ActorCriticSettings
+from rollcast.learner.algorithms.vtrace import discounted_sums
 from rollcast.learner.batch import Batch
 from rollcast.learner.ranks.reduction import GradientReduction
 from rollcast.learner.reward_bounds import MAX_NORMALIZED_REWARD
@@ -106,9 +107,5 @@ def discounted_returns(reward: Tensor, *, continues: Tensor, discount: float) ->
     Returns:
         float64 `[T, B]`.
     """
-    returns = reward.to(torch.float64)
-    rows = returns.unbind(0)
-    decay_rows = (continues.to(torch.float64) * discount).unbind(0)
-    for t in range(1, len(rows)):
-        rows[t].addcmul_(decay_rows[t - 1], rows[t - 1])
-    return returns
+    decay = continues[:-1].to(torch.float64) * discount
+    return discounted_sums(reward.to(torch.float64).flip(0), decay.flip(0)).flip(0)

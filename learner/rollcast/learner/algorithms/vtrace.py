@@ -88,17 +88,34 @@ def vtrace(
     trace_t = discount_t * continues_t
     decay_t = rho_t.clamp(max=clip_c) * trace_t * lambda_
 
-    # one small in-place operation a step: only this loop cannot run over [T, B] at once
-    vs_minus_v_t = delta_t.clone()
-    rows, decay_rows = vs_minus_v_t.unbind(0), decay_t.unbind(0)
-    for t in range(len(rows) - 2, -1, -1):
-        rows[t].addcmul_(decay_rows[t], rows[t + 1])
-
+    vs_minus_v_t = discounted_sums(delta_t, decay_t)
     one_step_t = torch.addcmul(r_t, discount_t, v_tp1)
     corrected_t = torch.addcmul(one_step_t[:-1], trace_t[:-1], vs_minus_v_t[1:], value=lambda_)
     advantage = torch.cat([corrected_t, one_step_t[-1:]]) - v_t
     pg_advantage = rho_t.clamp(max=clip_pg_rho) * advantage
     return VTraceReturns(vs=vs_minus_v_t + v_t, pg_advantage=pg_advantage, advantage=advantage)
+
+
+def discounted_sums(x_t: Tensor, decay_t: Tensor) -> Tensor:
+    """Computes y_t = x_t + decay_t y_{t+1}, with y_T = 0, in log2(T) rounds instead of T - 1 steps.
+
+    Hillis and Steele 1986, "Data Parallel Algorithms", https://doi.org/10.1145/7902.7903: before each round, y_t covers
+    `reach` steps, and decay_t is the product of their decays.
+
+    Args:
+        x_t: float `[T, ...]`.
+        decay_t: float `[T, ...]`, or `[T - 1, ...]`, since the last row has no next one.
+
+    Returns:
+        float `[T, ...]`.
+    """
+    n_steps, reach = len(x_t), 1
+    y_t, decay_t = x_t, decay_t[: n_steps - 1]
+    while reach < n_steps:
+        y_t = torch.cat([torch.addcmul(y_t[:-reach], decay_t, y_t[reach:]), y_t[-reach:]])
+        decay_t = decay_t[:-reach] * decay_t[reach:]
+        reach *= 2
+    return y_t
 
 
 class Gae(NamedTuple):
