@@ -1,6 +1,5 @@
 """Divides the actors of a run among its ranks."""
 
-import logging
 import threading
 import time
 import zlib
@@ -9,10 +8,8 @@ from typing import Final
 
 from rollcast.learner.ranks.group import Group
 from rollcast.learner.serving.assignment import ActorLoad
-from rollcast.services.errors import NotReadyError, RankLostError
+from rollcast.services.errors import NotReadyError
 from rollcast.services.joining.join import ActorRole, JoinOffer
-
-logger = logging.getLogger(__name__)
 
 _AGAIN: Final = "try again with backoff"
 
@@ -53,23 +50,16 @@ class RankAssignment:
 
     def took(self, name: str) -> None:
         """Records that this rank has an actor; see `ActorAssignment.took`."""
-        try:
-            self._group.note(f"home/{name}", str(self.rank))
-        except RankLostError as error:
-            # The run ends: the trainer gets the same error.
-            logger.debug("the other ranks were not told that %s is here: %s", name, error)
+        self._group.note(f"home/{name}", str(self.rank))
 
     def elsewhere(self, offer: JoinOffer, n_taken: int) -> str | None:
         """Returns the address of the rank that takes an actor; None: this rank takes it.
 
         Raises:
             NotReadyError: That rank, or another rank that may know the actor, does not serve yet.
+            RankLostError: The ranks have lost each other. Another rank may have the actor's last rollouts in its log.
         """
-        try:
-            rank = self._rank_of(offer, n_taken)
-        except RankLostError as error:
-            logger.debug("no rank says which one takes %s: %s", offer.actor_id, error)
-            return None
+        rank = self._rank_of(offer, n_taken)
         if rank == self.rank:
             return None
         if not self._addresses:

@@ -29,10 +29,15 @@ class ActorAssignment(Protocol):
 
         Raises:
             NotReadyError: The process that takes it does not serve at this moment.
+            RankLostError: The learners have lost each other, so the run ends.
         """
 
     def took(self, name: str) -> None:
-        """Records that this learner has an actor. From now on, every learner of the run sends the actor here."""
+        """Records that this learner has an actor. From now on, every learner of the run sends the actor here.
+
+        Raises:
+            RankLostError: The learners have lost each other, so the run ends.
+        """
 
 
 class OneLearner:

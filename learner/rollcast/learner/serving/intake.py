@@ -21,6 +21,7 @@ from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.errors import (
     NotReadyError,
     ProtocolMismatchError,
+    RankLostError,
     RefusedError,
     RollcastError,
     TrainingEndedError,
@@ -141,8 +142,15 @@ class RolloutIntake:
             SpacesMismatchError: Its spaces differ from the learner's.
             LimitExceededError: `max_actors` are alive already, or its rollouts would exceed `max_rollout_bytes`.
             RefusedError: An evaluator asks to join a run without evaluations.
-            NotReadyError: The rank or ingest process that takes the actor does not serve yet.
+            NotReadyError: The rank or ingest process that takes the actor does not serve yet. Or the ranks have lost
+                each other: another rank may have the actor's last rollouts in its log, so this one does not take it.
         """
+        try:
+            return self._join(offer)
+        except RankLostError as error:
+            raise NotReadyError(f"{_actor(offer)} cannot join: {error}; try again with backoff") from error
+
+    def _join(self, offer: JoinOffer) -> JoinAgreement:
         parts = self._parts
         if parts.ended.is_set():
             parts.registry.told_end(offer.actor_id)

@@ -116,6 +116,7 @@ class ActorRegistry:
             LimitExceededError: `max_actors` actors are alive already.
             ActorReplacedError: Another process has since joined under this name.
             RefusedError: Actors play in step, and it has played for an earlier learner.
+            RankLostError: No other rank can be told that this one has the actor.
         """
         with self._lock:
             self._end_leases()

@@ -72,7 +72,9 @@ def test_a_rank_that_does_not_serve_yet_is_waited_for():
         assignment.elsewhere(offer("a"), 5)
 
 
-def test_without_the_board_an_actor_stays_where_it_is():
+def test_without_the_board_no_rank_takes_an_actor():
+    """Another rank may have its last rollouts in its log."""
+
     class Lost(BoardInMemory):
         def note(self, key: str, text: str) -> None:
             raise RankLostError("the store is gone; expected it; look at the log")
@@ -81,8 +83,10 @@ def test_without_the_board_an_actor_stays_where_it_is():
             raise RankLostError("the store is gone; expected it; look at the log")
 
     assignment = RankAssignment(Lost(0, 2, {}))
-    assignment.took("a")
-    assert assignment.elsewhere(offer("a"), 5) is None
+    with pytest.raises(RankLostError):
+        assignment.took("a")
+    with pytest.raises(RankLostError):
+        assignment.elsewhere(offer("a"), 5)
 
 
 def test_names_of_a_checkpoint_are_divided_among_another_number_of_ranks():

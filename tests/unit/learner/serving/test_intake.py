@@ -14,6 +14,7 @@ from rollcast.services.errors import (
     LimitExceededError,
     NotReadyError,
     ProtocolMismatchError,
+    RankLostError,
 )
 from rollcast.services.joining.join import JoinOffer
 from rollcast.services.policies.policies import BUILT_IN_NETWORKS
@@ -72,6 +73,19 @@ def test_the_first_actor_that_reaches_nobody_where_it_was_sent_is_logged_with_wh
     (record,) = caplog.records
     assert record.getMessage().startswith("actor 'a' was sent to node7:50052, does not reach it, and stays here; ")
     assert "--advertised-host" in record.getMessage()
+
+
+class Lost(OneLearner):
+    def elsewhere(self, offer: JoinOffer, n_taken: int) -> str | None:
+        raise RankLostError("rank 0 is gone")
+
+
+def test_a_rank_that_has_lost_the_others_takes_no_actor():
+    """Another rank may have the actor's last rollouts in its log: both would learn from them after a restart."""
+    intake = Intake(assignment=Lost())
+    with pytest.raises(NotReadyError, match="actor 'a' cannot join: rank 0 is gone; try again with backoff"):
+        intake.intake.join(offer(follows_redirect=True))
+    assert not intake.registry.infos()
 
 
 def test_every_learner_is_another():
