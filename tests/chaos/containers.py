@@ -10,9 +10,10 @@ from typing import Final, Literal, Self, get_args
 from uuid import uuid4
 
 import docker
+from docker.errors import APIError
 from docker.models.containers import Container
 
-from tests.processes import ROOT
+from tests.processes import ROOT, wait_until
 
 ContainerKind = Literal["docker_kill", "docker_stop", "docker_pause", "docker_disconnect"]
 CONTAINER_KINDS: Final[tuple[ContainerKind, ...]] = get_args(ContainerKind)
@@ -58,7 +59,7 @@ class ChaosContainer:
 
     def pause(self, seconds: float, stop: threading.Event) -> None:
         """`docker pause`, and unpauses it."""
-        self._container.pause()
+        wait_until(self._is_paused, f"{self.alias} is paused", _STOP_TIMEOUT_S)
         stop.wait(seconds)
         self._container.unpause()
 
@@ -67,6 +68,16 @@ class ChaosContainer:
         self._network.disconnect(self._container)
         stop.wait(seconds)
         self._network.connect(self._container, aliases=[self.alias])
+
+    def _is_paused(self) -> bool:
+        try:
+            self._container.pause()
+        except APIError as error:
+            # runc gives up soon where the container's processes get no core to stop on
+            if "unable to freeze" not in str(error):
+                raise
+            return False
+        return True
 
     def _start(self) -> None:
         self.n_starts += 1
