@@ -64,7 +64,11 @@ _LOOK_S: Final = 0.05
 
 @dataclass
 class Scene:
-    """The possible victims of faults, and the failures noted so far."""
+    """The possible victims of faults, and the failures noted so far.
+
+    Attributes:
+        damaged: The name of the checkpoint that was damaged last.
+    """
 
     learner: LearnerProcess
     lineage: Lineage
@@ -75,6 +79,7 @@ class Scene:
     # what was acknowledged to every actor, by incarnation
     acknowledged: Callable[[], Mapping[str, Mapping[int, int]]]
     failures: list[str] = field(default_factory=list)
+    damaged: str = ""
 
     def await_that(self, condition: Callable[[], bool], what: str, stop: threading.Event) -> None:
         """Waits until the condition holds; notes a failure if it does not by a deadline."""
@@ -176,12 +181,18 @@ def _kill_while_saving(scene: Scene, rng: random.Random, stop: threading.Event) 
 
 def _damage_newest(scene: Scene, rng: random.Random, stop: threading.Event, *, truncated: bool) -> None:
     run_dir, log = scene.learner.run_dir, scene.learner.log
-    scene.await_that(lambda: len(checkpoints(run_dir)) > 1, "two checkpoints", stop)
+
+    def may_lose_one() -> bool:
+        """Returns True if the log has what came after the previous checkpoint: the newest is no substitute itself."""
+        *others, newest = [path.name for path in checkpoints(run_dir)] or [""]
+        return bool(others) and newest > scene.damaged
+
+    scene.await_that(may_lose_one, "two checkpoints, the newest after the last damage", stop)
     with scene.learner.down():
         *others, newest = checkpoints(run_dir)
         if not others:  # killed while the first of two was being replaced
             return
-        damaged = damage(newest.rglob("*"), rng, truncated=truncated)
+        damaged, scene.damaged = damage(newest.rglob("*"), rng, truncated=truncated), newest.name
         offset = log.stat().st_size
     said = f"the checkpoint {newest} is damaged"
     scene.await_that(lambda: scene.learner.said(said, offset), f"{said} ({damaged.name}) in the log", stop)

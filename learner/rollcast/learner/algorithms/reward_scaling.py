@@ -108,4 +108,4 @@ def discounted_returns(reward: Tensor, *, continues: Tensor, discount: float) ->
         float64 `[T, B]`.
     """
     decay = continues[:-1].to(torch.float64) * discount
-    return discounted_sums(reward.to(torch.float64).flip(0), decay.flip(0)).flip(0)
+    return discounted_sums(reward.to(torch.float64), decay, forwards=True)

@@ -88,7 +88,7 @@ def vtrace(
     trace_t = discount_t * continues_t
     decay_t = rho_t.clamp(max=clip_c) * trace_t * lambda_
 
-    vs_minus_v_t = discounted_sums(delta_t, decay_t)
+    vs_minus_v_t = discounted_sums(delta_t, decay_t[:-1])
     one_step_t = torch.addcmul(r_t, discount_t, v_tp1)
     corrected_t = torch.addcmul(one_step_t[:-1], trace_t[:-1], vs_minus_v_t[1:], value=lambda_)
     advantage = torch.cat([corrected_t, one_step_t[-1:]]) - v_t
@@ -96,25 +96,30 @@ def vtrace(
     return VTraceReturns(vs=vs_minus_v_t + v_t, pg_advantage=pg_advantage, advantage=advantage)
 
 
-def discounted_sums(x_t: Tensor, decay_t: Tensor) -> Tensor:
+def discounted_sums(x_t: Tensor, decay_t: Tensor, *, forwards: bool = False) -> Tensor:
     """Computes y_t = x_t + decay_t y_{t+1}, with y_T = 0, in log2(T) rounds instead of T - 1 steps.
 
-    Hillis and Steele 1986, "Data Parallel Algorithms", https://doi.org/10.1145/7902.7903: before each round, y_t covers
-    `reach` steps, and decay_t is the product of their decays.
+    Hillis and Steele 1986, "Data Parallel Algorithms", https://doi.org/10.1145/7902.7903: after a round, y_t covers
+    twice as many steps, and decay_t is the product of their decays.
 
     Args:
         x_t: float `[T, ...]`.
-        decay_t: float `[T, ...]`, or `[T - 1, ...]`, since the last row has no next one.
+        decay_t: float `[T - 1, ...]`, the decay between the steps t and t + 1.
+        forwards: True for y_{t+1} = x_{t+1} + decay_t y_t, with y_0 = x_0.
 
     Returns:
         float `[T, ...]`.
     """
-    n_steps, reach = len(x_t), 1
-    y_t, decay_t = x_t, decay_t[: n_steps - 1]
-    while reach < n_steps:
-        y_t = torch.cat([torch.addcmul(y_t[:-reach], decay_t, y_t[reach:]), y_t[-reach:]])
-        decay_t = decay_t[:-reach] * decay_t[reach:]
-        reach *= 2
+    y_t, n_covered = x_t, 1
+    while n_covered < len(x_t):
+        if n_covered > 1:
+            half = n_covered // 2
+            decay_t = decay_t[:-half] * decay_t[half:]
+        if forwards:
+            y_t = torch.cat([y_t[:n_covered], torch.addcmul(y_t[n_covered:], decay_t, y_t[:-n_covered])])
+        else:
+            y_t = torch.cat([torch.addcmul(y_t[:-n_covered], decay_t, y_t[n_covered:]), y_t[-n_covered:]])
+        n_covered *= 2
     return y_t
 
 

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from rollcast.learner.algorithms.vtrace import VTraceReturns, gae, vtrace
+from rollcast.learner.algorithms.vtrace import VTraceReturns, discounted_sums, gae, vtrace
+from tests.accelerator import Accelerator
 
 Arguments = dict[str, Tensor]
 
@@ -142,3 +143,20 @@ def test_generalised_advantages_are_the_sums_for_actions_of_the_policy(
     computed = gae(**arguments, lambda_=lambda_)
     torch.testing.assert_close(computed.advantage, expected.vs - arguments["v_t"])
     torch.testing.assert_close(computed.target, expected.vs)
+
+
+@pytest.mark.parametrize("n_steps", [1, 2, 3, 7, 8, 9, 64, 100])
+def test_sums_are_those_of_a_loop_in_few_operations_both_ways(n_steps: int):
+    rng = torch.Generator().manual_seed(n_steps)
+    x, decay = torch.randn(n_steps, 3, generator=rng).double(), torch.rand(n_steps - 1, 3, generator=rng).double()
+    back, forth = x.clone(), x.clone()
+    for t in range(n_steps - 1):
+        back[-2 - t] += decay[-1 - t] * back[-1 - t]
+        forth[t + 1] += decay[t] * forth[t]
+    torch.testing.assert_close(discounted_sums(x, decay), back)
+    with Accelerator() as accelerator:
+        x, decay = x.to(accelerator.device), decay.to(accelerator.device)
+        with accelerator.counting() as cost:
+            found = discounted_sums(x, decay, forwards=True)
+        torch.testing.assert_close(found.cpu(), forth)
+    assert cost.operations.total() <= 3 * math.ceil(math.log2(n_steps))
