@@ -66,9 +66,17 @@ class CheckpointStore:
             f"none of the {len(problems)} checkpoints in {self._path} can be loaded: {problems[0]}; begin another run"
         )
 
+    def staged_path(self, n_updates: int) -> Path:
+        """Returns the folder that `stage` makes for a checkpoint."""
+        return self._path / f".{n_updates:08d}.tmp"
+
+    def committed_path(self, n_updates: int) -> Path:
+        """Returns the folder of a checkpoint that `commit` has committed."""
+        return self._path / f"{n_updates:08d}"
+
     def stage(self, n_updates: int) -> Path:
         """Makes an empty folder for the files of a checkpoint; end it with `commit` or `abandon`."""
-        staged = self._path / f".{n_updates:08d}.tmp"
+        staged = self.staged_path(n_updates)
         _clear(staged)
         staged.mkdir()
         return staged
@@ -95,7 +103,7 @@ class CheckpointStore:
         Raises:
             OSError: The checkpoint cannot be written; the previous one is unchanged.
         """
-        final = self._path / f"{info.n_updates:08d}"
+        final = self.committed_path(info.n_updates)
         replaced = self._path / f".{final.name}.replaced"
         try:
             write_manifest(staged, info, previous=previous, digests=digests)

@@ -10,8 +10,10 @@ from typing import Any, Final, TypeVar
 from rollcast.learner.checkpoints.manifest import CheckpointInfo
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.ranks.group import Group, read_object
+from rollcast.services.limits.limits import MAX_REASON_LENGTH
+from rollcast.services.limits.texts import quoted, shortened
 
-Answer = TypeVar("Answer", str, dict[str, Any])
+Answer = TypeVar("Answer", int, dict[str, Any])
 
 # As long as the end of training waits for a checkpoint.
 _PART_TIMEOUT_S: Final = 600.0
@@ -45,7 +47,7 @@ class FirstStore(CheckpointStore):
         except OSError as error:
             _tell(self._group, name, error=error)
             raise
-        _tell(self._group, name, path=str(staged))
+        _tell(self._group, name, n_updates=n_updates)
         return staged
 
     def commit(
@@ -66,9 +68,9 @@ class FirstStore(CheckpointStore):
         for rank in range(1, self._group.n_ranks):
             what = f"rank {rank} to write its part of the checkpoint after {info.n_updates} updates"
             of_part = _told(self._group, f"checkpoint{self._n_staged}/part", rank, what, "digests", dict)
-            every |= {staged / name: str(digest) for name, digest in of_part.items()}
+            every |= _digests_in(part_of(staged, rank), of_part, rank)
         path = super().commit(staged, info, previous=previous, digests=every)
-        _tell(self._group, f"checkpoint{self._n_staged}/committed", path=str(path))
+        _tell(self._group, f"checkpoint{self._n_staged}/committed", n_updates=info.n_updates)
         return path
 
     def abandon(self, staged: Path, error: BaseException) -> None:
@@ -97,14 +99,20 @@ class PartStore(CheckpointStore):
         """Does nothing: rank 0 removes checkpoints that are too new."""
 
     def stage(self, n_updates: int) -> Path:
-        """Makes the part's folder inside rank 0's folder.
+        """Makes the part's folder inside rank 0's folder. This rank knows that folder: the store tells no path.
 
         Raises:
-            OSError: The folder cannot be made.
+            OSError: The folder cannot be made, or rank 0 begins another checkpoint.
         """
         self._n_staged += 1
         what = f"rank 0 to begin the checkpoint after {n_updates} updates"
-        staged = Path(_told(self._group, f"checkpoint{self._n_staged}/staged", 0, what, "path", str))
+        told = _told(self._group, f"checkpoint{self._n_staged}/staged", 0, what, "n_updates", int)
+        if told != n_updates:
+            raise OSError(
+                f"rank 0 begins the checkpoint after {told} updates, and rank {self._group.rank} the one after "
+                f"{n_updates}; expected the same; look for another process that uses MASTER_PORT"
+            )
+        staged = self.staged_path(n_updates)
         if not staged.is_dir():
             raise OSError(
                 f"{staged}, which rank 0 has made, does not exist for rank {self._group.rank}; expected the run's "
@@ -129,16 +137,34 @@ class PartStore(CheckpointStore):
             RankLostError: Rank 0 has not committed in time.
         """
         del previous  # rank 0 compares with its own
-        known = {str(path.relative_to(staged.parent)): digest for path, digest in digests.items()}
+        known = {str(path.relative_to(staged)): digest for path, digest in digests.items()}
         _tell(self._group, f"checkpoint{self._n_staged}/part", digests=known)
         what = f"rank 0 to commit the checkpoint after {info.n_updates} updates"
-        committed = _told(self._group, f"checkpoint{self._n_staged}/committed", 0, what, "path", str)
-        return part_of(Path(committed), self._group.rank)
+        _told(self._group, f"checkpoint{self._n_staged}/committed", 0, what, "n_updates", int)
+        return part_of(self.committed_path(info.n_updates), self._group.rank)
 
     def abandon(self, staged: Path, error: BaseException) -> None:
         """Tells rank 0 why the part is missing; rank 0 removes the folder."""
         _tell(self._group, f"checkpoint{self._n_staged}/part", error=error)
         shutil.rmtree(staged, ignore_errors=True)
+
+
+def _digests_in(part: Path, told: Mapping[str, object], rank: int) -> Mapping[Path, str]:
+    """Returns the digests that a rank has told of the files in its part.
+
+    Raises:
+        OSError: A file lies elsewhere.
+    """
+    digests = {}
+    for name, digest in told.items():
+        path = part / name
+        if part not in path.parents or ".." in path.parts:
+            raise OSError(
+                f"rank {rank}: its answer has a digest of {quoted(name)}; expected files in {part.name} only; look "
+                "for another process that uses MASTER_PORT"
+            )
+        digests[path] = str(digest)
+    return digests
 
 
 def _tell(group: Group, name: str, *, error: BaseException | None = None, **answer: object) -> None:
@@ -154,7 +180,7 @@ def _told(group: Group, name: str, rank: int, what: str, field: str, kind: type[
     """
     answer = read_object(group.told(name, rank, what=what, timeout_s=_PART_TIMEOUT_S), rank, what)
     if "error" in answer:
-        raise OSError(f"rank {rank}: {answer['error']}")
+        raise OSError(f"rank {rank}: {shortened(str(answer['error']), MAX_REASON_LENGTH)}")
     if not isinstance(value := answer.get(field), kind):
         raise OSError(f"rank {rank}: its answer has no {field}")
     return value

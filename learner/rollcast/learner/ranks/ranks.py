@@ -2,9 +2,9 @@
 
 import contextlib
 import dataclasses
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ from rollcast.learner.checkpoints.manifest import CheckpointInfo, read_info
 from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.devices.choice import choose_device
 from rollcast.learner.ranks.assignment import RankAssignment
-from rollcast.learner.ranks.group import Backend, Group, RankGroup, choose_backend, read_object
+from rollcast.learner.ranks.group import Backend, Group, RankGroup, choose_backend
 from rollcast.learner.ranks.parts import FirstStore, PartStore
 from rollcast.learner.ranks.rank_info import RankInfo
 from rollcast.learner.ranks.reduction import GradientReduction, RankReduction
@@ -26,8 +26,10 @@ from rollcast.services.rendezvous import advertised_address
 
 # Longer than any name of a host with its port, and than a socket's path.
 _MAX_ADDRESS_BYTES: Final = 512
-# The name under which rank 0 tells the others the folder of the run.
-_RUN: Final = "run"
+# As long as Linux's longest path, and the name of a checkpoint.
+_MAX_TEXT_BYTES: Final = 4096 + 256
+# What the ranks wait for while rank 0 creates or opens the run.
+_RUN: Final = "the folder of the run from rank 0"
 
 
 class Ranks:
@@ -109,21 +111,27 @@ class Ranks:
         """
         self.group.sum(torch.zeros(1), what)
 
-    def broadcast_text(self, name: str, text: str, *, what: str) -> str:
-        """Returns the text of rank 0; the texts of other ranks are ignored.
+    def broadcast_text(self, text: str, what: str) -> str:
+        """Returns the text of rank 0; the texts of other ranks are ignored. Waits until every rank has made this call.
 
         Args:
-            name: The name of the text.
-            text: The text.
-            what: The object of the others' wait, for errors.
+            text: The text, without NUL at its end; at most a path and a name long.
+            what: The text's purpose, for the error if a rank is missing.
 
         Raises:
-            RankLostError: Rank 0 has not answered in time.
+            RankLostError: Another rank is gone, or has not arrived in time.
         """
-        if not self.is_first:
-            return self.group.told(name, 0, what=what)
-        self.group.tell(name, text)
-        return text
+        return self._gather_texts(text, _MAX_TEXT_BYTES, what)[0]
+
+    def _gather_texts(self, text: str, max_bytes: int, what: str) -> Sequence[str]:
+        """Returns the texts of all ranks, each cut to `max_bytes`.
+
+        They go through the ranks' own connections, because any process that reaches the store can write to that store.
+        """
+        own = torch.zeros(max_bytes, dtype=torch.uint8)
+        content = os.fsencode(text)[:max_bytes]
+        own[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
+        return [os.fsdecode(bytes(row).rstrip(b"\0")) for row in self.group.gather(own, what).tolist()]
 
     def newest_version(self, version: int) -> int:
         """Returns the newest policy version of all ranks, because a killed rank may have published more than another.
@@ -138,42 +146,35 @@ class Ranks:
 
     def tell_run(self, run: RunDirectory, checkpoint: tuple[Path, CheckpointInfo] | None) -> None:
         """Tells the other ranks the folder of the run, and the checkpoint from which it continues. For rank 0."""
-        path = None if checkpoint is None else str(checkpoint[0].resolve())
-        self.group.tell(_RUN, json.dumps({"run": str(run.path.resolve()), "checkpoint": path}))
+        name = "" if checkpoint is None else checkpoint[0].name
+        self.broadcast_text(f"{run.path.resolve()}\0{name}", _RUN)
 
     def told_run(self) -> tuple[RunDirectory, tuple[Path, CheckpointInfo] | None]:
         """Waits for the values of `tell_run`, and returns them. For all other ranks.
 
         Raises:
             ConfigurationError: The folder does not exist: the ranks share no file system.
-            RankLostError: Rank 0 has not answered in time.
+            RankLostError: Rank 0 is gone, or has not answered in time.
         """
-        what = "rank 0 to create the folder of the run"
-        told = read_object(self.group.told(_RUN, 0, what=what), 0, what)
-        run = RunDirectory(Path(str(told.get("run"))))
+        path, _, name = self.broadcast_text("", _RUN).partition("\0")
+        run = RunDirectory(Path(path))
         if not run.path.is_dir():
             raise ConfigurationError(
-                f"rank 0 keeps its run in {str(run.path)!r}, which does not exist for rank {self.rank}; expected a "
+                f"rank 0 keeps its run in {path!r}, which does not exist for rank {self.rank}; expected a "
                 "folder on a file system that all ranks share, where each rank writes its part; choose such a "
                 "--run-dir"
             )
-        checkpoint = None if told.get("checkpoint") is None else Path(str(told["checkpoint"]))
-        return run, None if checkpoint is None else (checkpoint, read_info(checkpoint))
+        checkpoint = run.checkpoints_path / name
+        return run, (checkpoint, read_info(checkpoint)) if name else None
 
     def serve_at(self, address: str) -> None:
         """Tells the other ranks this rank's address for actors, and waits until all ranks have done so.
 
-        The addresses go through the ranks' own connections, because any process that reaches the store can write to
-        that store.
-
         Raises:
             RankLostError: Another rank is gone, or has not answered in time.
         """
-        own = torch.zeros(_MAX_ADDRESS_BYTES, dtype=torch.uint8)
-        text = advertised_address(address, self._advertised_host).encode()[:_MAX_ADDRESS_BYTES]
-        own[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
-        rows = self.group.gather(own, "the addresses of all ranks").tolist()
-        self._assignment.serve_at([bytes(row).rstrip(b"\0").decode() for row in rows])
+        own = advertised_address(address, self._advertised_host)
+        self._assignment.serve_at(self._gather_texts(own, _MAX_ADDRESS_BYTES, "the addresses of all ranks"))
 
     def store(self, path: Path, *, keep: int) -> CheckpointStore:
         """Returns the store of checkpoints, or of this rank's parts; see `CheckpointStore`."""

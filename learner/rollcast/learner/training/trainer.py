@@ -173,9 +173,8 @@ class Trainer:
         self.is_done()
         # Rank 0 decides whether the run had ended before the resume.
         end = "" if self._end is None else self._end.name
-        end = self._ranks.broadcast_text("done", end, what="rank 0 to resume the run")
-        # Any process that reaches the store of the ranks can write there.
-        self._end = EndReason.__members__.get(end)
+        end = self._ranks.broadcast_text(end, "rank 0 to resume the run")
+        self._end = EndReason[end] if end else None
         was_done = self._end is not None
         if was_done and (serve is None or not self._has_ended):
             # No actors need to start.

@@ -37,9 +37,12 @@ class Table:
         self.barrier = threading.Barrier(n_ranks)
 
 
-class AtTable(Group):
-    def __init__(self, table: Table, rank: int) -> None:
-        self.table, self.rank, self.n_ranks = table, rank, table.n_ranks
+class AtTable(BoardInMemory):
+    """The table, and the board, as one rank has them."""
+
+    def __init__(self, table: Table, rank: int, texts: dict[str, str] | None = None) -> None:
+        super().__init__(rank, table.n_ranks, {} if texts is None else texts)
+        self.table = table
 
     def gather(self, values: torch.Tensor, what: str) -> torch.Tensor:
         self.table.rows[self.rank] = values

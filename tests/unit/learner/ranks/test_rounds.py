@@ -1,3 +1,4 @@
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,12 +8,15 @@ import pytest
 import torch
 
 from rollcast.actor.policies.exploration import EPSILONS
+from rollcast.learner.checkpoints.store import CheckpointStore
 from rollcast.learner.ranks.equal_policies import policy_digest
 from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.ranks.rounds import MAX_RETURNS, RankRounds, RankState, Round
+from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.errors import ConfigurationError, RankLostError, RollcastError
 from tests.processes import DEADLINE_S
-from tests.unit.learner.ranks.boards import AtTable, BoardInMemory, Table
+from tests.unit.learner.checkpoints.test_store import info
+from tests.unit.learner.ranks.boards import AtTable, Table
 
 
 def agreed(*states: RankState) -> Round:
@@ -74,9 +78,9 @@ def test_a_digest_is_that_of_the_weights_and_a_float64_holds_it():
     assert digest != policy_digest({**state, "w": np.array([0, 1, 2, 3.0000002], np.float32)})
 
 
-def of_two(rank: int, texts: dict[str, str]) -> Ranks:
+def of_two(rank: int, table: Table, texts: dict[str, str] | None = None) -> Ranks:
     return Ranks(
-        BoardInMemory(rank, 2, texts),
+        AtTable(table, rank, texts),
         torch.device("cpu"),
         n_local_ranks=2,
         data_timeout_s=1.0,
@@ -92,7 +96,7 @@ def refuse(reduction: object) -> None:
 def test_a_learner_that_is_alone_waits_for_nobody_and_decides_by_itself(tmp_path: Path):
     assert (ONE_RANK.rank, ONE_RANK.n_ranks, ONE_RANK.is_first) == (0, 1, True)
     ONE_RANK.meet("nobody")
-    assert ONE_RANK.broadcast_text("done", "STEPS", what="itself") == "STEPS"
+    assert ONE_RANK.broadcast_text("STEPS", "itself") == "STEPS"
     ONE_RANK.join(refuse)
     assert ONE_RANK.begins_checkpoint(is_writing=True)
     assert ONE_RANK.goes_on(is_done=False, end=0)
@@ -102,13 +106,40 @@ def test_a_learner_that_is_alone_waits_for_nobody_and_decides_by_itself(tmp_path
 
 
 def test_several_ranks_go_on_until_all_have_agreed_and_rank_0_says_when():
-    texts: dict[str, str] = {}
-    first, second = of_two(0, texts), of_two(1, texts)
+    table = Table(2)
+    first, second = of_two(0, table), of_two(1, table)
     for ranks in (first, second):
         assert ranks.goes_on(is_done=True, end=2)
         assert not ranks.begins_checkpoint(is_writing=False), "it asks for one"
     assert (first.end, second.end) == (2, 0)
-    assert first.broadcast_text("done", "STEPS", what="rank 0") == "STEPS"
-    assert second.broadcast_text("done", "", what="rank 0") == "STEPS"
+    with ThreadPoolExecutor(2) as pool:
+        ends = pool.map(lambda ranks, text: ranks.broadcast_text(text, "rank 0"), (first, second), ("STEPS", ""))
+        assert list(ends) == ["STEPS", "STEPS"]
     with pytest.raises(ConfigurationError, match="does not average its gradients"):
         second.join(refuse)
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_the_folder_of_the_run_is_that_of_rank_0_whatever_the_store_tells(is_resumed: bool, tmp_path: Path):
+    run, elsewhere = (RunDirectory.create(tmp_path, name) for name in ("lauf-ü", "elsewhere"))
+    checkpoints = [CheckpointStore(folder.checkpoints_path, keep=1) for folder in (run, elsewhere)]
+    own, other = [(store.commit(store.stage(7), info(7)), info(7)) for store in checkpoints]
+    checkpoint = own if is_resumed else None
+    told = json.dumps({"run": str(elsewhere.path), "checkpoint": str(other[0])})
+    table = Table(2)
+    first, second = (of_two(rank, table, {"run/0": told, "done/0": "STEPS"}) for rank in range(2))
+    with ThreadPoolExecutor(2) as pool:
+        telling = pool.submit(first.tell_run, run, checkpoint)
+        found, found_checkpoint = pool.submit(second.told_run).result(DEADLINE_S)
+        telling.result(DEADLINE_S)
+    assert found.path == run.path
+    assert found_checkpoint == checkpoint
+
+
+def test_ranks_that_share_no_folder_of_the_run_are_told_so(tmp_path: Path):
+    table = Table(2)
+    with ThreadPoolExecutor(2) as pool:
+        telling = pool.submit(of_two(0, table).tell_run, RunDirectory(tmp_path / "run"), None)
+        with pytest.raises(ConfigurationError, match="run', which does not exist for rank 1; expected a folder on a"):
+            pool.submit(of_two(1, table).told_run).result(DEADLINE_S)
+        telling.result(DEADLINE_S)
