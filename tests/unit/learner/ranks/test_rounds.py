@@ -14,6 +14,7 @@ from rollcast.learner.ranks.ranks import ONE_RANK, Ranks
 from rollcast.learner.ranks.rounds import MAX_RETURNS, RankRounds, RankState, Round
 from rollcast.learner.runs.directory import RunDirectory
 from rollcast.services.errors import ConfigurationError, RankLostError, RollcastError
+from tests.integration.learner_fakes import offer
 from tests.processes import DEADLINE_S
 from tests.unit.learner.checkpoints.test_store import info
 from tests.unit.learner.ranks.boards import AtTable, Table
@@ -143,3 +144,16 @@ def test_ranks_that_share_no_folder_of_the_run_are_told_so(tmp_path: Path):
         with pytest.raises(ConfigurationError, match="run', which does not exist for rank 1; expected a folder on a"):
             pool.submit(of_two(1, table).told_run).result(DEADLINE_S)
         telling.result(DEADLINE_S)
+
+
+def test_actors_are_sent_to_the_addresses_of_the_ranks_whatever_the_store_tells():
+    table, texts = Table(2), {f"{name}/{rank}": "attacker:1" for name in ("address", "addresses") for rank in range(2)}
+    every = [of_two(rank, table, texts) for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        serving = [pool.submit(ranks.serve_at, f"127.0.0.{rank}:5005{rank}") for rank, ranks in enumerate(every)]
+        for served in serving:
+            served.result(DEADLINE_S)
+    texts["home/a"] = "1"
+    assert every[0].assignment.elsewhere(offer("a"), 0) == "127.0.0.1:50051"
+    texts["home/a"] = "0"
+    assert every[1].assignment.elsewhere(offer("a"), 0) == "127.0.0.0:50050"
