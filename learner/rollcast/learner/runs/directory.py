@@ -92,9 +92,11 @@ class RunDirectory:
             ConfigurationError: The directory is not empty, or another process trains there.
         """
         path = self.path
+        has_files = any(file.is_file() for file in path.rglob("*") if file.relative_to(path).parts[0] != _OF_SLURM)
+        # After the files: a process that has just begun this run locks it before it writes any.
         if is_locked(path):
             raise _taken(path)
-        if any(file.is_file() for file in path.rglob("*") if file.relative_to(path).parts[0] != _OF_SLURM):
+        if has_files:
             raise ConfigurationError(
                 f"The run directory {path} is not empty; expected a new one. "
                 "Choose another --run-dir, or move the directory away."

@@ -1,9 +1,11 @@
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rollcast.learner.runs.directory import RunDirectory
+from rollcast.learner.runs.lock import is_locked
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.policies.policies import PolicySpec, SavedPolicy
 
@@ -31,6 +33,22 @@ def files_of(path: Path) -> set[str]:
 def test_who_begins_a_run_that_another_begins_is_told_of_the_other(run, tmp_path):
     with run.locked(), pytest.raises(ConfigurationError, match=r"another process trains in the run directory .*one;"):
         RunDirectory.create(tmp_path / "runs", "one")
+
+
+def test_who_begins_a_run_that_another_begins_at_the_same_moment_is_told_of_the_other(monkeypatch, tmp_path):
+    with ExitStack() as winner:
+
+        def is_locked_before(path: Path) -> bool:
+            monkeypatch.undo()
+            answer = is_locked(path)
+            run = RunDirectory(path)
+            winner.enter_context(run.locked())
+            run.write_settings({"a": 1})
+            return answer
+
+        monkeypatch.setattr("rollcast.learner.runs.directory.is_locked", is_locked_before)
+        with pytest.raises(ConfigurationError, match=r"another process trains in the run directory .*one;"):
+            winner.enter_context(RunDirectory.create(tmp_path / "runs", "one").locked())
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path):
