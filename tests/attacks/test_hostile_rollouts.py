@@ -172,6 +172,11 @@ def test_an_identity_that_is_not_the_streams():
     refused(message(sequence=0), InvalidRolloutError, "sequence 0")
 
 
+@pytest.mark.parametrize("version", [2**62 + 1, 2**63, 2**64 - 1])
+def test_a_policy_version_that_no_batch_could_hold(version: int):
+    refused(message(policy_version=version), InvalidRolloutError, f"policy version {version}; expected at most")
+
+
 def test_statistics_that_cannot_be():
     for fields in ({"env_index": B}, {"episode_return": float("nan")}, {"episode_return": float("inf")}):
         request = message()

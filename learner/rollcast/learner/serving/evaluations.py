@@ -12,6 +12,7 @@ from statistics import StatisticsError
 
 from rollcast.actor.playing.evaluate import Evaluation, better_actions, summarize
 from rollcast.learner.history.events import NoteEvent, forget_event
+from rollcast.learner.serving.records import next_incarnation
 from rollcast.learner.serving.tracebacks import Tracebacks
 from rollcast.services.errors import (
     ActorReplacedError,
@@ -252,7 +253,7 @@ class Evaluations:
                 )
             else:
                 self._give_back(known)
-                incarnation = max(incarnation, known.incarnation + 1)
+                incarnation = next_incarnation(incarnation, known.incarnation)
             evaluator = _Evaluator(name=name, process_nonce=offer.process_nonce, incarnation=incarnation)
             self._evaluators[name] = evaluator
             self._changed.notify_all()

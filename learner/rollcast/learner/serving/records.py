@@ -10,6 +10,7 @@ from typing import Final
 
 from rollcast.services.joining.activity import ActorActivity
 from rollcast.services.joining.join import JoinOffer
+from rollcast.services.limits.counts import MAX_COUNT
 from rollcast.services.status.status import ActorInfo, ActorState
 from rollcast.services.wire.same_fields import same_fields
 
@@ -57,6 +58,18 @@ class RecentRate:
         if now <= began or now - newest > 2 * max(_WINDOW_S, newest - began):
             return 0.0
         return (self._count - before) / (now - began)
+
+
+def next_incarnation(offered: int, before: int) -> int:
+    """Returns the incarnation of a process that replaces another.
+
+    It is above both numbers, except at `MAX_COUNT`, where only an attacker's offer leads: peers refuse larger numbers.
+
+    Args:
+        offered: The incarnation in the process's offer; 0: it is new.
+        before: The incarnation of the replaced process.
+    """
+    return min(max(offered, before + 1), MAX_COUNT)
 
 
 def _awaits_no_message() -> float:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rollcast.learner.history.events import NoteEvent, forget_event
 from rollcast.learner.serving.assignment import ONE_LEARNER, ActorAssignment
-from rollcast.learner.serving.records import ActorRecord, EarlierActor
+from rollcast.learner.serving.records import ActorRecord, EarlierActor, next_incarnation
 from rollcast.learner.serving.tracebacks import Tracebacks
 from rollcast.services.address import shown_peer
 from rollcast.services.errors import (
@@ -149,7 +149,7 @@ class ActorRegistry:
             replaced_nonces = () if before is None else before.replaced_nonces
             if before is not None and not came_back:
                 replaced_nonces = (*replaced_nonces, before.process_nonce)[-_MAX_REPLACED:]
-                incarnation = max(incarnation, before.incarnation + 1)
+                incarnation = next_incarnation(incarnation, before.incarnation)
             if came_back and earlier is not None:
                 incarnation = earlier.incarnation
                 # The actor no longer has the rollouts that the dead learner acknowledged after its checkpoint.

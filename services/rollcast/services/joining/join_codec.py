@@ -8,6 +8,7 @@ from rollcast.services.address import parse_address
 from rollcast.services.errors import ConfigurationError, InvalidInputError, LimitExceededError, ProtocolMismatchError
 from rollcast.services.joining.evaluation_codec import evaluation_plan_from_proto, evaluation_plan_to_proto
 from rollcast.services.joining.join import PROTOCOL_VERSION, ActorRole, JoinAgreement, JoinOffer, Relay
+from rollcast.services.limits.counts import MAX_COUNT
 from rollcast.services.limits.limits import (
     MAX_ACTOR_ID_LENGTH,
     MAX_ENVS_PER_ACTOR,
@@ -25,8 +26,6 @@ from rollcast.services.wire.same_fields import same_fields
 from rollcast.v1 import rollout_pb2
 
 _ACTOR_ID: Final = re.compile(r"[A-Za-z0-9._-]*", re.ASCII)
-# A run with a million rollouts a second reaches this number after 150,000 years.
-_MAX_COUNT: Final = 2**62
 # A host's name has at most 253 characters, a unix socket's path 107.
 _MAX_ADDRESS_LENGTH: Final = 300
 # The fields with the same names in the contract.
@@ -61,7 +60,8 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
 
     Raises:
         ProtocolMismatchError: The actor speaks another version of the protocol, or has an unknown role.
-        InvalidInputError: The name or the network is malformed, or there are too many environments.
+        InvalidInputError: The name or the network is malformed, there are too many environments, or the actor
+            continues from an impossible incarnation or rollout.
         InvalidSpaceError: A space is malformed or not supported.
         InvalidTensorError: A bound of a space is malformed.
         LimitExceededError: The request has passed through too many relays.
@@ -95,6 +95,7 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
             "if the learner decides; start more actors",
             limit="max_envs_per_actor",
         )
+    _check_counts(proto, f"actor {proto.actor_id!r}")
     spaces = environment_spaces_from_proto(proto.substeps)
     for key, substep in spaces.items():
         check_action_space_supported(substep.action, where=f"actor {proto.actor_id!r}, substep {key!r}")
@@ -106,6 +107,16 @@ def join_offer_from_proto(proto: rollout_pb2.JoinRequest, *, peer: str = "") -> 
         role=ActorRole(proto.role),
         via=_via(proto),
     )
+
+
+def _check_counts(proto: rollout_pb2.JoinRequest | rollout_pb2.JoinResponse, who: str) -> None:
+    """Refuses numbers from which the other side could not count on."""
+    for what, number in (("incarnation", proto.incarnation), ("rollout", proto.acknowledged_sequence)):
+        if number > MAX_COUNT:
+            raise InvalidInputError(
+                f"{who} continues from {what} {number}; expected at most {MAX_COUNT}, more than any run reaches; "
+                "install the same rollcast on both sides"
+            )
 
 
 def relay_to_proto(relay: Relay) -> rollout_pb2.Relay:
@@ -231,12 +242,7 @@ def _check_identity(proto: rollout_pb2.JoinResponse, offer: JoinOffer) -> None:
             f"name, or at most {MAX_ACTOR_ID_LENGTH} characters of [A-Za-z0-9._-] if none was offered; check that it "
             "is a rollcast learner"
         )
-    for what, number in (("incarnation", proto.incarnation), ("rollout", proto.acknowledged_sequence)):
-        if number > _MAX_COUNT:
-            raise InvalidInputError(
-                f"the learner continues from {what} {number}; expected at most {_MAX_COUNT}, more than any run "
-                "reaches; check that it is a rollcast learner"
-            )
+    _check_counts(proto, "the learner")
     if not 0.0 <= proto.awaiting_s < math.inf:  # NaN too
         raise InvalidInputError(
             f"the learner has waited for {proto.awaiting_s} s; expected a finite number of seconds; check that it is a "

@@ -9,6 +9,7 @@ from rollcast.services.columns.schema import ColumnSchema, common_schemas, subst
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.columns.table import COLUMNS, COMMON_COLUMNS, FINAL_AXES, Column
 from rollcast.services.errors import InvalidRolloutError, LimitExceededError
+from rollcast.services.limits.counts import MAX_COUNT
 from rollcast.services.limits.texts import quoted, quoted_names
 from rollcast.services.rollouts.layout import CheckedTensor, RolloutLayout
 from rollcast.services.rollouts.statistics_codec import statistics_problem
@@ -57,7 +58,7 @@ class HeaderCheck:
             The check of the rollout's substep, and the layout of its columns.
 
         Raises:
-            InvalidRolloutError: Identity, substep, paths, statistics or `deferred` are not as agreed.
+            InvalidRolloutError: Identity, version, substep, paths, statistics or `deferred` are not as agreed.
             InvalidTensorError: A dtype or shape is not as agreed.
             LimitExceededError: The rollout exceeds `max_rollout_bytes`.
         """
@@ -76,6 +77,9 @@ class HeaderCheck:
             refuse(header, f"incarnation {header.incarnation}", f"{self._incarnation}, as this stream was opened")
         if header.sequence < 1:
             refuse(header, "sequence 0", "1, 2, 3, ...")
+        if header.policy_version > MAX_COUNT:
+            # Batches and logs have 63 bits for it.
+            refuse(header, f"policy version {header.policy_version}", f"at most {MAX_COUNT}, more than any run reaches")
 
 
 class SubstepHeaderCheck:

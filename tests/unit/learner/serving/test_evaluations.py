@@ -20,6 +20,7 @@ from rollcast.services.history.history import EventSeverity
 from rollcast.services.joining.activity import ActorFailure
 from rollcast.services.joining.evaluation import EvaluationActions, EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.joining.join import ActorRole
+from rollcast.services.limits.counts import MAX_COUNT
 from rollcast.services.limits.limits import MAX_EVALUATORS
 from rollcast.services.policies.codec import encode_policy
 from tests.unit.learner.serving.intakes import offer
@@ -371,3 +372,9 @@ def test_a_wait_ends_when_the_evaluators_call_ends():
         ends[0]()
         due(desk, 1)
         assert wait(600.0) is None, "nobody reads the version"
+
+
+def test_a_name_that_has_counted_as_far_as_possible_stays_usable():
+    desk = evaluations()
+    assert join(desk, nonce=1, incarnation=MAX_COUNT) == MAX_COUNT
+    assert join(desk, nonce=2) == MAX_COUNT

@@ -103,6 +103,12 @@ def test_offered_number_of_environments_holds_for_old_learners():
         ({"network": ""}, InvalidInputError, "network"),
         ({"protocol_version": 2}, ProtocolMismatchError, "version 2; expected 1"),
         ({"substeps": []}, InvalidSpaceError, "no substep"),
+        (
+            {"incarnation": 2**62 + 1},
+            InvalidInputError,
+            "'a-1.x_Y' continues from incarnation 4611686018427387905",
+        ),
+        ({"acknowledged_sequence": 2**64 - 1}, InvalidInputError, "continues from rollout 18446744073709551615"),
     ],
 )
 def test_rejects_malformed_offer(changes, error, message):
