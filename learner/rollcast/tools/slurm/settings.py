@@ -41,6 +41,8 @@ _EARLY_S: Final = 60
 _MEMORY: Final = re.compile(r"[0-9]+[KMGT]?")
 _GPUS: Final = re.compile(r"([A-Za-z][\w.-]*:)?[0-9]+(,[A-Za-z][\w.-]*:[0-9]+)*")
 _NAME: Final = re.compile(r"[\w.,+-]*")
+# The sbatch options that --time and --signal-s set, which together leave time to train.
+_SET_HERE: Final = re.compile(r"-t|--(?P<name>time|signal)(?![\w-])")
 
 
 def _check_name(value: str) -> str:
@@ -94,6 +96,10 @@ def _check_extra(value: str) -> str:
         raise ValueError(
             f"{wrong[0]!r} is not an option; expected sbatch options, such as '--exclude=node7 --mail-type=END'"
         )
+    for option in options:
+        if own := _SET_HERE.match(option):
+            name = "--signal-s" if own["name"] == "signal" else "--time"
+            raise ValueError(f"{option!r} is set by {name}; expected other sbatch options; give {name} instead")
     return value
 
 

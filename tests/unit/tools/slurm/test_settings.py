@@ -113,6 +113,14 @@ def test_an_evaluator_comes_with_evaluations(arguments, number):
         (("--partition", "gpu\n#SBATCH"), "--partition: .* is not valid: not a name"),
         (("--sbatch", "mail-type=END"), "--sbatch: .*: 'mail-type=END' is not an option; expected sbatch options"),
         (("--sbatch=--comment='a",), "a quote is not closed"),
+        (
+            ("--sbatch", "-C fast --time=2:00"),
+            "--sbatch: .* is not valid: '--time=2:00' is set by --time; expected other sbatch options; give --time",
+        ),
+        (("--learner-sbatch", "--time 2:00"), "--learner-sbatch: .* '--time 2:00' is set by --time;"),
+        (("--actor-sbatch=-t 2:00",), "--actor-sbatch: .* '-t 2:00' is set by --time;"),
+        (("--sbatch=-t2:00",), "'-t2:00' is set by --time;"),
+        (("--sbatch=--signal=B:TERM@10",), "'--signal=B:TERM@10' is set by --signal-s; .* give --signal-s"),
         (("--add-actors", "4"), "--add-actors is given without --run-dir"),
         (
             ("--signal-s", "60"),
