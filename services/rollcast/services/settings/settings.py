@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import logging
 import re
 import sys
 import threading
@@ -31,8 +32,10 @@ from rollcast.services.settings.help_text import HelpScope, help_text
 from rollcast.services.settings.numbers import expand_whole_number
 from rollcast.services.settings.options import bare_type, option_name, options_of, variable_name, with_options
 from rollcast.services.settings.origins import Origins
-from rollcast.services.settings.suggestions import did_you_mean, is_misspelt
+from rollcast.services.settings.suggestions import did_you_mean, is_begun, is_misspelt
 from rollcast.services.settings.utf8 import is_utf8
+
+logger = logging.getLogger(__name__)
 
 # Variables of other processes whose names resemble a setting of this process.
 _OF_ANOTHER_PROCESS: Final = frozenset(
@@ -46,6 +49,8 @@ _OF_ANOTHER_PROCESS: Final = frozenset(
         ),
         *("ROLLCAST_ACTOR_ID", "ROLLCAST_ACTOR_KIND", "ROLLCAST_N_ACTORS", "ROLLCAST_MIN_ACTORS"),
         *("ROLLCAST_MAX_ROLLOUT_BYTES", "ROLLCAST_NAME", "ROLLCAST_NAMES"),
+        *("ROLLCAST_CHECK", "ROLLCAST_HOST", "ROLLCAST_METRIC", "ROLLCAST_OUT", "ROLLCAST_OVER", "ROLLCAST_POLICY"),
+        *("ROLLCAST_RUN", "ROLLCAST_TIME", "ROLLCAST_TOKEN"),
     }
 )
 
@@ -135,8 +140,8 @@ class ProcessSettings(BaseSettings):
     """Base of every process's settings.
 
     Unknown options are errors on the command line and in the file. An unknown `ROLLCAST_*` variable is an error if it
-    resembles a variable of this process. Variables of other processes are allowed, because processes often share an
-    environment.
+    resembles a variable of this process, and a warning if it is the beginning of one. Variables of other processes are
+    allowed, because processes often share an environment.
 
     Attributes:
         first_options: The settings that `--help` shows, in order, nested settings as `impala.learning_rate`.
@@ -358,17 +363,19 @@ def _as_in_file(beside: Sequence[str]) -> Callable[[str], str]:
 
 
 def _misspelt_variables(settings: type[BaseModel], origins: Origins, scope: HelpScope) -> list[str]:
-    """Returns a line for each unknown variable that resembles one of this process."""
+    """Returns a line for each unknown variable that resembles one of this process; warns of the beginning of one."""
     known = [option.name for option in options_of(settings)]
     lines = []
     for variable in sorted(origins.variables() - _OF_ANOTHER_PROCESS):
         path = variable.removeprefix("ROLLCAST_").lower().split("__")
         option = option_name(path)
-        if path[0] not in settings.model_fields and is_misspelt(option, known):
-            guess = did_you_mean(
-                option, known, scope.spellings(settings), shown=lambda name: variable_name(_path(name))
-            )
+        if path[0] in settings.model_fields:
+            continue
+        guess = did_you_mean(option, known, scope.spellings(settings), shown=lambda name: variable_name(_path(name)))
+        if is_misspelt(option, known):
             lines.append(f"{variable}: there is no such setting; {guess} Correct or unset it")
+        elif is_begun(option, known):
+            logger.warning("%s is not a setting, and is ignored; %s", variable, guess)
     return lines
 
 

@@ -1,6 +1,7 @@
 """Guesses the existing names that a mistyped name may mean."""
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -11,6 +12,7 @@ _LEAST_LETTERS: Final = 3
 _AS_NEAR: Final = 0.92
 # Allows one letter more or less in four (`seeds`), or one wrong letter in nine.
 _NEARLY_THE_SAME: Final = 0.88
+_COUNTED: Final = re.compile("^--(n|num)-")
 
 
 def did_you_mean(
@@ -33,7 +35,7 @@ def did_you_mean(
     known = [other for other in dict.fromkeys(known) if other.startswith("--no-") == negated or other == name]
     ends = {other: _end(other) for other in known}
     guesses = (
-        [other for other in known if len(name.lstrip("-")) >= _LEAST_LETTERS and other.startswith(name)]
+        _begun(name, known)
         or [other for other, end in ends.items() if f"-{end}".endswith(f"-{_end(name)}")]
         or _spelt_like(name, known)
         or [other for other, end in ends.items() if end in _spelt_like(_end(name), set(ends.values()))]
@@ -56,12 +58,30 @@ def is_misspelt(name: str, known: Iterable[str]) -> bool:
     bare = name.lstrip("-")
     known = [other.lstrip("-") for other in known]
     # has no group, so it is not a setting of another process's group
-    without_group = "." not in bare and any(bare == _end(other) or _has_initials(_end(other), bare) for other in known)
-    return without_group or bool(difflib.get_close_matches(bare, known, n=1, cutoff=_NEARLY_THE_SAME))
+    ends = [] if "." in bare else [_end(other) for other in known]
+    spellings = [other.replace(".", "-") for other in known] + ends
+    return any(_has_initials(end, bare) for end in ends) or bool(
+        difflib.get_close_matches(bare.replace(".", "-"), spellings, n=1, cutoff=_NEARLY_THE_SAME)
+    )
+
+
+def is_begun(name: str, known: Iterable[str]) -> bool:
+    """Returns whether known names begin with a name: it may be meant for them, or be of no concern."""
+    return bool(_begun(name, known))
 
 
 def _end(name: str) -> str:
     return name.lstrip("-").rpartition(".")[2]
+
+
+def _begun(name: str, known: Iterable[str]) -> list[str]:
+    """Returns the names that begin with the given name, else with what it counts: `--n-envs`: `--envs-per-actor`."""
+    known = list(known)
+    for start in (name, _COUNTED.sub("--", name)):
+        begun = [other for other in known if len(start.lstrip("-")) >= _LEAST_LETTERS and other.startswith(start)]
+        if begun:
+            return begun
+    return []
 
 
 def _has_initials(end: str, initials: str) -> bool:

@@ -141,6 +141,7 @@ OPTIONS = [
     [
         ("--n-actor", "did you mean --n-actors?"),
         ("--tot", "did you mean --total-steps?"),
+        ("--n-envs", "did you mean --envs-per-actor?"),
         ("--n_actors", "did you mean --n-actors?"),
         ("--learning-rate", "did you mean --impala.learning-rate, or --sac.policy-learning-rate?"),
         ("--sac.learning-rate", "did you mean --sac.policy-learning-rate?"),

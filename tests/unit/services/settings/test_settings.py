@@ -43,6 +43,9 @@ class TestEnvironment:
             ("ROLLCAST_NETWRK__LEARNING_RATE", "ROLLCAST_NETWORK__LEARNING_RATE"),
             ("ROLLCAST_LEARNING_RATE", "ROLLCAST_NETWORK__LEARNING_RATE"),
             ("ROLLCAST_LR", "ROLLCAST_NETWORK__LEARNING_RATE"),
+            ("ROLLCAST_LEARNIG_RATE", "ROLLCAST_NETWORK__LEARNING_RATE"),
+            ("ROLLCAST_LEARNINGRATE", "ROLLCAST_NETWORK__LEARNING_RATE"),
+            ("ROLLCAST_ENV__KWARGS", "ROLLCAST_ENV_KWARGS"),
         ],
     )
     def test_that_is_misspelt_is_refused_with_the_one_that_is_meant(
@@ -52,11 +55,32 @@ class TestEnvironment:
         assert refused() == (f"{variable.upper()}: there is no such setting; did you mean {meant}? Correct or unset it")
 
     @pytest.mark.parametrize(
-        ("variable", "value"), [("ROLLCAST_N_ACTOR", ""), ("ROLLCAST_LEARNER_ADDRESS", "somewhere:1")]
+        ("variable", "meant"),
+        [
+            ("ROLLCAST_ENV", "ROLLCAST_ENV_KWARGS"),
+            ("rollcast_deter", "ROLLCAST_DETERMINISTIC"),
+            ("ROLLCAST_NUM_STOP", "ROLLCAST_STOP_RETURN"),
+        ],
     )
-    def test_that_is_empty_or_of_another_process_is_left_alone(self, monkeypatch, variable: str, value: str):
+    def test_that_is_the_beginning_of_one_is_a_warning(self, monkeypatch, caplog, variable: str, meant: str):
+        monkeypatch.setenv(variable, "3")
+        assert read().model_dump() == Settings().model_dump()
+        assert caplog.messages == [f"{variable.upper()} is not a setting, and is ignored; did you mean {meant}?"]
+
+    @pytest.mark.parametrize(
+        ("variable", "value"),
+        [
+            ("ROLLCAST_N_ACTOR", ""),
+            ("ROLLCAST_LEARNER_ADDRESS", "somewhere:1"),
+            ("ROLLCAST_LEARNER_PORT", "tcp://10.0.0.1:50051"),  # by Kubernetes, for a service
+            ("ROLLCAST_HOME_DIR", "/home/me"),
+            ("ROLLCAST_N_RANKS", "2"),
+        ],
+    )
+    def test_that_is_empty_or_of_something_else_is_left_alone(self, monkeypatch, caplog, variable: str, value: str):
         monkeypatch.setenv(variable, value)
         assert read().model_dump() == Settings().model_dump()
+        assert not caplog.messages
 
 
 def test_kwargs_name_each_value_once(monkeypatch: pytest.MonkeyPatch):
