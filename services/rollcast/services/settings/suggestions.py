@@ -21,9 +21,9 @@ def did_you_mean(
     """Returns `"did you mean A, or B?"`, or an empty string if no known name is similar.
 
     The function looks for five kinds of names, and returns the first kind that exists. Names that begin with the given
-    name (`--n-actor`: `--n-actors`). Names that end with it (`--learning-rate`: `--impala.learning-rate`). Names with a
-    similar spelling. Names whose last part has a similar spelling (`--learnig-rate`). Names whose last part has these
-    initials (`--lr`).
+    name (`--n-actor`: `--n-actors`). Names that end with it (`--learning-rate`: `--impala.learning-rate`). Names whose
+    last part has these initials (`--lr`). Names with a similar spelling. Names whose last part has a similar spelling
+    (`--learnig-rate`).
 
     Args:
         name: The typed name.
@@ -37,9 +37,9 @@ def did_you_mean(
     guesses = (
         _begun(name, known)
         or [other for other, end in ends.items() if f"-{end}".endswith(f"-{_end(name)}")]
+        or [other for other, end in ends.items() if _has_initials(end, _end(name))]
         or _spelt_like(name, known)
         or [other for other, end in ends.items() if end in _spelt_like(_end(name), set(ends.values()))]
-        or [other for other, end in ends.items() if _has_initials(end, _end(name))]
     )
     group = f"{name.rpartition('.')[0]}."
     in_group = [other for other in guesses if other.startswith(group)]

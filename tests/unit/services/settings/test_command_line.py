@@ -166,6 +166,21 @@ def test_guesses_three_at_most():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "guess"),
+    [
+        ("--sac.lr", "did you mean --sac.policy-learning-rate, or --sac.critic-learning-rate?"),
+        ("--replay.spi", "did you mean --replay.samples-per-insert?"),
+    ],
+)
+def test_initials_go_before_a_similar_spelling(name: str, guess: str):
+    options = [
+        *("--sac", "--sac.tau", "--sac.policy-learning-rate", "--sac.critic-learning-rate"),
+        *("--replay.sampler", "--replay.samples-per-insert", "--ppo.learning-rate"),
+    ]
+    assert did_you_mean(name, options) == guess
+
+
 def test_prefers_the_group_that_is_named_and_then_what_applies():
     options = ["--sac.learning-rate", "--dqn.learning-rate", "--dqn.double"]
     applicable = ["--sac.learning-rate"]
