@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,11 +10,13 @@ from typing import Any, Final
 import gymnasium
 import numpy as np
 from gymnasium import Space
+from gymnasium.spaces import Dict
 from gymnasium.vector import AutoresetMode
 
 from rollcast.actor.environments.failures import EnvironmentFailedError, FailureReport
 from rollcast.actor.environments.returned_values import checked_flag, checked_reset, checked_reward, checked_step
 from rollcast.actor.environments.structured import StructuredEnv
+from rollcast.actor.policies.action_masks import ACTION_MASK
 from rollcast.actor.statistics.wrapper import with_event_statistics
 from rollcast.actor.vector.arrays import EnvironmentArrays, Value
 from rollcast.services.errors import ConfigurationError, message_of
@@ -103,6 +105,7 @@ class EnvironmentGroup:
         self._seeds: list[Iterator[int]] = [iter(()) for _ in self._envs]
         self._current_seeds: list[int | None] = [None] * len(self._envs)
         self._needs_reset = [False] * len(self._envs)
+        self._has_looked_for_mask = False
         # Return and length of the running episodes.
         self._returns = [0.0] * len(self._envs)
         self._n_steps = [0] * len(self._envs)
@@ -160,6 +163,9 @@ class EnvironmentGroup:
                 self._arrays.truncated[index] = False
                 if info:
                     self._note_info(index, info, None, infos)
+                if index == 0 and self._info_keys is not None and not self._has_looked_for_mask:
+                    self._has_looked_for_mask = True
+                    warn_of_ignored_mask(info, self._envs[place].observation_space)
         return infos
 
     def step(self) -> dict[int, EnvironmentInfos]:
@@ -302,6 +308,21 @@ class EnvironmentGroup:
         except (Exception, SystemExit) as error:
             raise _failed(error, "reset", index, self._current_seeds[place]) from error
         return info
+
+
+def warn_of_ignored_mask(info: Mapping[str, Any], space: Space[Any]) -> None:
+    """Logs that an action mask is only in the info, where policies do not see it.
+
+    Args:
+        info: The info of a reset.
+        space: The space of the observation beside it.
+    """
+    if ACTION_MASK in info and not (isinstance(space, Dict) and ACTION_MASK in space.spaces):
+        logger.warning(
+            "the environment's infos have %r, which no policy sees, and its observations have none; to forbid actions, "
+            "use the wrapper rollcast.actor.environments.action_mask:make",
+            ACTION_MASK,
+        )
 
 
 def close_all(envs: Iterable[gymnasium.Env[Any, Any] | StructuredEnv], first_index: int = 0) -> None:

@@ -13,7 +13,7 @@ from rollcast.actor.environments.returned_values import InvalidValueError, check
 from rollcast.actor.environments.structured import ActorId, Ended, StructuredEnv, Turn
 from rollcast.actor.policies.action_masks import ACTION_MASK, action_mask_of
 from rollcast.actor.statistics.firing import FiresEvents, listen_to
-from rollcast.actor.vector.environment_group import SET_PROGRESS, close_all
+from rollcast.actor.vector.environment_group import SET_PROGRESS, close_all, warn_of_ignored_mask
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.rollouts.statistics import EventValue
 from rollcast.services.spaces.spaces import (
@@ -72,6 +72,7 @@ class StructuredVectorEnv:
         self._numbers = {actor: number for number, actor in enumerate(self.actors)}
         self._masks = {key: action_mask_of(substep) for key, substep in self.spaces.items()}
         self._leaves = {key: space_leaves(substep.observation) for key, substep in self.spaces.items()}
+        self._has_looked_for_mask = False
         self._seeds: list[int | None] = [None] * self.num_envs
         self._n_failures = [0] * self.num_envs  # in a row
         # The agents that have acted in this episode and have not ended; those that have ended.
@@ -104,7 +105,12 @@ class StructuredVectorEnv:
         aggregator = self._aggregators[index]
         if aggregator is not None:
             aggregator.clear()
-        return self._asked(index, "reset", lambda: self._envs[index].reset(seed=seed))
+        turn = self._asked(index, "reset", lambda: self._envs[index].reset(seed=seed))
+        if not self._has_looked_for_mask and turn.observations:
+            self._has_looked_for_mask = True
+            actor = next(iter(turn.observations))
+            warn_of_ignored_mask(turn.infos.get(actor, {}), self.spaces[actor.substep_key].observation)
+        return turn
 
     def step(self, index: int, actions: Mapping[ActorId, Any]) -> Turn:
         """Takes the actions of a turn in one environment.

@@ -5,7 +5,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollcast.actor.environments.action_mask import ActionMaskFromInfo, make
 from rollcast.actor.environments.make import EnvironmentFactory
-from rollcast.actor.vector.make import environment_spaces, make_vector_env
+from rollcast.actor.vector.make import WORKER_INFO_KEYS, environment_spaces, make_vector_env
 from rollcast.services.errors import ActorFailedError, ConfigurationError, InvalidSpaceError
 from tests.masked_environments import MaskedCorridor, NothingAllowed
 from tests.unit.actor.sample_environments import SampledEnv
@@ -22,6 +22,14 @@ class Forgetful(MaskedCorridor):
     def step(self, action):
         *step, _ = super().step(action)
         return *step, {} if self._length is None else {"action_mask": np.ones(self._length, np.int8)}
+
+
+def in_info():
+    return MaskedCorridor(in_info=True)
+
+
+def wrapped():
+    return make(f"{__name__}:in_info")
 
 
 def test_wrapper_puts_mask_beside_observation():
@@ -59,6 +67,18 @@ def test_the_factory_makes_gymnasiums_taxi():
     assert 0 < mask.mean() < 1
     assert np.take_along_axis(mask, columns.action[..., None], axis=2).all()
     np.testing.assert_allclose(columns.log_prob, -np.log(mask.sum(axis=2)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "env_id", [f"{__name__}:in_info", f"{__name__}:wrapped", f"{__name__}:{MaskedCorridor.__name__}"]
+)
+def test_a_mask_that_only_infos_have_is_a_warning(env_id, caplog):
+    vector_env = make_vector_env(EnvironmentFactory(env_id), 2, info_keys=WORKER_INFO_KEYS)
+    for _ in range(2):
+        vector_env.reset(seed=1)
+    vector_env.close()
+    expected = ["rollcast.actor.environments.action_mask:make"] if env_id.endswith("in_info") else []
+    assert [line.rpartition(" ")[2] for line in caplog.messages] == expected
 
 
 def test_rejects_missing_and_too_long_masks():

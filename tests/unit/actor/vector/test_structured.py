@@ -72,6 +72,29 @@ class MaskedEnv(StructuredEnv):
         return Turn(observations={self.ACTOR: {"at": turn, "action_mask": mask}})
 
 
+class MaskedInInfosEnv(MaskedEnv):
+    """Has its masks in the infos, too, and not in its observations if it is told so."""
+
+    def __init__(self, is_seen):
+        super().__init__()
+        self._is_seen = is_seen
+        if not is_seen:
+            self.spaces = {"0": SubstepSpaces(observation=spaces.Discrete(9), action=spaces.Discrete(2))}
+
+    def reset(self, *, seed=None, options=None):
+        seen = super().reset(seed=seed).observations[self.ACTOR]
+        infos = {self.ACTOR: {"action_mask": seen["action_mask"]}}
+        return Turn(observations={self.ACTOR: seen if self._is_seen else seen["at"]}, infos=infos)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_masks_that_only_infos_have_are_a_warning(is_seen, caplog):
+    vector_env = StructuredVectorEnv([lambda: MaskedInInfosEnv(is_seen)] * 2)
+    for index in (0, 1, 0):
+        vector_env.reset(index)
+    assert ["environments.action_mask:make" in line for line in caplog.messages] == [True] * (not is_seen)
+
+
 def test_action_masks_are_kept_to_and_must_allow_something():
     worker = worker_of(MaskedEnv(), n_steps=3, policy=RandomPolicy(MASKED, seed=0))
     assert worker.collect().substeps["0"].action.ravel().tolist() == [0, 1, 0]
