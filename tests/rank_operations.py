@@ -137,25 +137,39 @@ TEXTS: dict[str, Callable[[RankGroup], object]] = {
 }
 
 
+# In the name of what ends by a signal, not by a deadline.
+UNTIL_A_STOP = " until a stop"
+
+
+def stop_at_a_signal(group: RankGroup) -> None:
+    """Has a group be asked to stop by SIGTERM."""
+    stops: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
+    group.stop_by(lambda: bool(stops))
+    print("waits", flush=True)  # noqa: T201 - for the test, which reads it
+
+
 def main(what: str) -> int:
     """Does it; returns 0, or 1 after an error of rollcast's own, which it prints."""
     place = rank_info(os.environ)
     assert place is not None
     is_last = place.rank == place.n_ranks - 1
     try:
-        with RankGroup(place, timeout_s=600.0 if what == "hang until a stop" else 4.0) as group:
+        with RankGroup(place, timeout_s=600.0 if UNTIL_A_STOP in what else 4.0) as group:
             if is_last and what == "another version":
                 group_module.software_version = lambda: "0.0.1"
             group.compare({"--batch-size": 8})
             if what == "freeze before they are connected" and place.rank == 0:
                 group.told("compared", 1, what="rank 1 to need nothing but the connection")
                 os.kill(os.getpid(), signal.SIGSTOP)
-            if what in TEXTS:
+            if (text := what.removesuffix(UNTIL_A_STOP)) in TEXTS:
                 if place.rank == 0:
                     group.told("compared", 1, what="rank 1 to need nothing but texts")
+                    print("hangs", flush=True)  # noqa: T201 - for the test, which reads it
                     os.kill(os.getpid(), signal.SIGSTOP)
+                stop_at_a_signal(group)
                 while True:
-                    TEXTS[what](group)
+                    TEXTS[text](group)
             if what.endswith("on gpus"):
                 on_gpus(group, what, is_last=is_last)
                 return 0
@@ -168,16 +182,15 @@ def main(what: str) -> int:
                 os._exit(0)
             if is_last and what == "raise":
                 raise ConfigurationError("a wrong number; expected another; take it")
-            if not is_last and what == "hang until a stop":
-                stops: list[int] = []
-                signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
-                group.stop_by(lambda: bool(stops))
-                print("waits", flush=True)  # noqa: T201 - for the test, which reads it
-            if is_last and what in ("hang", "hang until a stop"):
+            if not is_last and UNTIL_A_STOP in what:
+                stop_at_a_signal(group)
+            if is_last and what.startswith("hang"):
                 print("hangs", flush=True)  # noqa: T201 - for the test, which reads it
                 os.kill(os.getpid(), signal.SIGSTOP)
             if is_last and what == "stay away":
                 group.told("nothing", 0, what="what never comes", timeout_s=8.0)
+            if what.endswith("of a text"):
+                group.told("nothing", 1, what="what never comes", timeout_s=600.0)
             rows = group.gather(torch.tensor([float(place.rank), 5.0]), "the second sum")
             root = torch.full((2,), float(place.rank))
             group.broadcast(root, "what rank 0 has")

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
 from concurrent.futures import Future
 from datetime import timedelta
 from types import TracebackType
@@ -45,6 +46,8 @@ _MAX_ERROR: Final = 300
 _MAX_WORD: Final = 1000
 # The largest number of characters of an unreadable text in an error.
 _MAX_SHOWN: Final = 80
+# Why an operation ended before its deadline.
+_STOPPED: Final = "it was asked to stop, and waits for no silent rank"
 # The interval between checks for an awaited text.
 _LOOK_S: Final = 0.05
 
@@ -161,7 +164,7 @@ class Group:
         """
 
     def stop_by(self, is_stopping: Callable[[], bool]) -> None:
-        """Ends operations that wait for a silent rank after a request to stop, without waiting for their deadline.
+        """Ends waits for a silent rank or store after a request to stop, without waiting for their deadline.
 
         Args:
             is_stopping: Returns whether this rank was asked to stop.
@@ -331,31 +334,39 @@ class RankGroup(Group):
     def note(self, key: str, text: str) -> None:
         """Stores a text for all ranks; see `Group.note`."""
         with self._store_errors(f"noting {key}"):
-            _within(self._timeout_s, lambda: self._store.set(key, text))
+            self._ask(lambda: self._store.set(key, text))
 
     def noted(self, key: str) -> str | None:
         """Returns the text in the store; see `Group.noted`."""
         with self._store_errors(f"reading {key}"):
-            return _within(self._timeout_s, lambda: self._read(key))
+            return self._ask(lambda: self._read(key))
 
     def told(self, name: str, rank: int, *, what: str, timeout_s: float | None = None) -> str:
         """Waits for a text in the store; see `Group.told`."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        began = time.monotonic()
+        began = heard_at = time.monotonic()
+        before: _Word | None = None
         while True:
             with self._store_errors(f"looking for rank {rank}"):
                 # The report is read before the text, because a rank may store the text and then end.
-                word, text = _within(self._timeout_s, lambda: (self._last_word(rank), self._read(f"{name}/{rank}")))
+                word, text = self._ask(lambda: (self._last_word(rank), self._read(f"{name}/{rank}")))
             if text is not None:
                 return text
-            waited_s = time.monotonic() - began
-            if waited_s > timeout_s or (word is not None and word.ended):
+            now = time.monotonic()
+            if word != before:
+                before, heard_at = word, now
+            is_silent = now - heard_at > _STOP_SILENCE_S and self._is_stopping()
+            if now - began > timeout_s or is_silent or (word is not None and word.ended):
                 raise RankLostError(
-                    f"rank {self.rank} of {self.n_ranks} waited {waited_s:.1f} s for {what}, and rank {rank} has "
+                    f"rank {self.rank} of {self.n_ranks} waited {now - began:.1f} s for {what}, and rank {rank} has "
                     f"{_where(word)}; expected all ranks within {timeout_s:g} s; look at the log of "
-                    f"rank {rank}, or raise --ranks.timeout-s"
+                    f"rank {rank}, or raise --ranks.timeout-s{f': {_STOPPED}' if is_silent else ''}"
                 )
             self._ended.wait(_LOOK_S)
+
+    def _ask(self, call: Callable[[], Answer]) -> Answer:
+        """Returns the result of a call of the store; see `_within`."""
+        return _within(self._timeout_s, call, is_stopping=self._is_stopping)
 
     def describe_by(self, describe: Callable[[], tuple[str, str]]) -> None:
         """Reports the work of this rank to the other ranks; see `Group.describe_by`."""
@@ -394,7 +405,7 @@ class RankGroup(Group):
                 continue
             words = _within(_ANSWER_S, self._words)
             if any(words[rank] == word for rank, word in before.items()):
-                raise TimeoutError("it was asked to stop, and waits for no silent rank")
+                raise TimeoutError(_STOPPED)
             before, looked_at = words, now
 
     def _abort_device(self) -> None:
@@ -556,14 +567,19 @@ def read_object(text: str, rank: int, what: str) -> dict[str, Any]:
     return value
 
 
-def _within(timeout_s: float, call: Callable[[], Answer]) -> Answer:
+def _within(timeout_s: float, call: Callable[[], Answer], *, is_stopping: Callable[[], bool] = lambda: False) -> Answer:
     """Returns the result of a call of the store.
 
     A thread makes the call and may be left behind: if the store's process is frozen, neither deadlines nor signals end
     torch's calls.
 
+    Args:
+        timeout_s: The seconds to wait.
+        call: The call.
+        is_stopping: Returns whether this rank was asked to stop. It then waits for at most `_STOP_SILENCE_S` in all.
+
     Raises:
-        TimeoutError: There is no answer within `timeout_s`.
+        TimeoutError: There is no answer in time.
     """
     answer: Future[Answer] = Future()
 
@@ -574,10 +590,14 @@ def _within(timeout_s: float, call: Callable[[], Answer]) -> Answer:
             answer.set_exception(error)
 
     threading.Thread(target=make, name="rollcast-ranks-store", daemon=True).start()
-    try:
-        return answer.result(timeout_s)
-    except TimeoutError as error:
-        raise TimeoutError(f"it has not answered for {timeout_s:g} s") from error
+    began = time.monotonic()
+    while True:
+        waited_s = time.monotonic() - began
+        most_s = min(timeout_s, _STOP_SILENCE_S) if is_stopping() else timeout_s
+        if futures.wait([answer], min(_SILENCE_S, max(0.0, most_s - waited_s))).done:
+            return answer.result()
+        if waited_s >= most_s:
+            raise TimeoutError(f"it has not answered for {most_s:g} s")
 
 
 def _where(word: _Word | None) -> str:

@@ -102,6 +102,29 @@ def test_a_rank_that_is_asked_to_stop_does_not_wait_for_a_frozen_one_until_the_d
         assert output.endswith(": it was asked to stop, and waits for no silent rank\n")
 
 
+def test_a_rank_that_is_asked_to_stop_does_not_wait_for_the_text_of_a_frozen_one_until_the_deadline():
+    with ranks("hang until a stop of a text") as (first, second):
+        assert second.stdout.readline() == "hangs\n"
+        assert first.stdout.readline() == "waits\n"
+        first.send_signal(signal.SIGTERM)
+        code, output = outcome(first)
+        assert code == 1
+        assert " s for what never comes, and rank 1 has not arrived; " in output
+        assert output.endswith(": it was asked to stop, and waits for no silent rank\n")
+
+
+@pytest.mark.parametrize("doing", ["stored", "read", "awaited"])
+def test_a_rank_that_is_asked_to_stop_does_not_wait_for_a_frozen_store_until_the_deadline(doing: str):
+    with ranks(f"freeze while texts are {doing} until a stop") as (first, second):
+        assert first.stdout.readline() == "hangs\n"
+        assert second.stdout.readline() == "waits\n"
+        second.send_signal(signal.SIGTERM)
+        code, output = outcome(second)
+        assert code == 1
+        assert "RankLostError: rank 1 of 2 has lost the store of the ranks while " in output
+        assert output.endswith(": it has not answered for 8 s\n")
+
+
 def test_ranks_on_gpus_agree_in_main_memory():
     with ranks("agree on gpus") as processes:
         for process in processes:
