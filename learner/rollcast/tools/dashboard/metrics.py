@@ -21,7 +21,7 @@ _FIRST: Final = (
     "learning_rate",
     "grad_norm",
 )
-_N_FIRST: Final = 4
+_N_FIRST: Final = 5
 
 
 class Metrics:

@@ -70,8 +70,13 @@ class TestMetric:
         assert series(metric_chart(**given, over="steps"), "loss")["data"] == [[200, 2.0], [300, 1.0]]
 
     def test_the_first_ones_are_those_that_one_looks_for(self):
-        names = ["ppo/approx_kl", "ppo/entropy", "train/mean_return", "ppo/policy_loss", "ppo/value_loss", "speed/x"]
-        assert first_metrics(names) == ["ppo/policy_loss", "ppo/value_loss", "ppo/entropy", "ppo/approx_kl"]
+        names = [
+            *("ppo/approx_kl", "ppo/entropy", "train/mean_return", "ppo/learning_rate", "ppo/policy_loss"),
+            *("ppo/grad_norm", "ppo/value_loss", "speed/x"),
+        ]
+        assert first_metrics(names) == [
+            *("ppo/policy_loss", "ppo/value_loss", "ppo/entropy", "ppo/approx_kl", "ppo/learning_rate")
+        ]
 
 
 class TestSpeed:
