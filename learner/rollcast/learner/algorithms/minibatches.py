@@ -122,6 +122,16 @@ def default_minibatch_steps(n_steps: int, *, recurrent: bool) -> int:
     return max(256 if recurrent else 64, n_steps // 32)
 
 
+def default_items_in_minibatch(n_items: int, steps_of_item: int) -> int:
+    """Returns the default number of items in a minibatch: steps, or whole trajectories if the policy is recurrent.
+
+    Args:
+        n_items: The items of a batch.
+        steps_of_item: The steps of an item: 1, or T.
+    """
+    return max(1, default_minibatch_steps(n_items * steps_of_item, recurrent=steps_of_item > 1) // steps_of_item)
+
+
 def check_minibatch_steps(minibatch_steps: int | None, n_steps: int, *, algorithm: str) -> None:
     """Checks that a batch is large enough for a minibatch.
 

@@ -22,7 +22,7 @@ from rollcast.learner.algorithms.divergence import DivergenceWatch
 from rollcast.learner.algorithms.minibatches import (
     Steps,
     check_minibatch_steps,
-    default_minibatch_steps,
+    default_items_in_minibatch,
     items_in_minibatch,
     steps_of,
 )
@@ -227,8 +227,7 @@ class ClippedSurrogate:
         check_minibatch_steps(n_steps, n_items * steps_of_item, algorithm=self._algorithm)
         if n_steps is not None:
             return items_in_minibatch(n_steps, steps_of_item, algorithm=self._algorithm)
-        n_steps = default_minibatch_steps(n_items * steps_of_item, recurrent=steps_of_item > 1)
-        return max(1, n_steps // steps_of_item)
+        return default_items_in_minibatch(n_items, steps_of_item)
 
     def _step(self, steps: Steps, now: Numbers, reduction: GradientReduction) -> Tensor:
         """Makes one optimiser step; returns the `STEP_METRICS`, the KL estimate and the clip fraction, `[7]`."""

@@ -17,9 +17,11 @@ from rollcast.learner.algorithms.defaults import if_default, is_own, readers_of
 from rollcast.learner.algorithms.dqn import Dqn
 from rollcast.learner.algorithms.impala import Impala
 from rollcast.learner.algorithms.independent_learners import IndependentLearners
+from rollcast.learner.algorithms.minibatches import default_items_in_minibatch
 from rollcast.learner.algorithms.observation_statistics import RolloutObserver
 from rollcast.learner.algorithms.own_algorithm import make_own_algorithm, wants_replay
 from rollcast.learner.algorithms.ppo import Ppo
+from rollcast.learner.algorithms.ppo_settings import ClippedSurrogateSettings
 from rollcast.learner.algorithms.r2d2 import R2d2
 from rollcast.learner.algorithms.sac import Sac
 from rollcast.learner.devices.graphs import CudaGraph, GraphedWork
@@ -405,7 +407,7 @@ def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
 
 
 def batch_line(settings: LearnerSettings, spaces: EnvironmentSpaces) -> str:
-    """Returns a line about the size of batches, and about its effect with another number of actors.
+    """Returns a line about the size of batches and of their minibatches, and the effect of another number of actors.
 
     Raises:
         ConfigurationError: As in `batch_size`.
@@ -415,6 +417,10 @@ def batch_line(settings: LearnerSettings, spaces: EnvironmentSpaces) -> str:
         f"batches have {batch_size(settings, spaces)} trajectories of one {owner} each (--batch-size), with "
         f"{settings.n_rollout_steps} steps (--n-rollout-steps)"
     )
+    own = getattr(settings, settings.algorithm, None)
+    if isinstance(own, ClippedSurrogateSettings) and own.minibatch_steps is None:
+        n_steps = _default_minibatch_steps(settings, spaces)
+        line += f", in minibatches of {n_steps} steps (--{settings.algorithm}.minibatch-steps)"
     kind = ALGORITHMS.get(settings.algorithm)
     if kind is None or not kind.on_policy or isinstance(settings, TrainSettings) or settings.deterministic:
         return line
@@ -422,6 +428,12 @@ def batch_line(settings: LearnerSettings, spaces: EnvironmentSpaces) -> str:
         f"{line}; they are from two actors: with more actors, some wait for the next batch; set --batch-size to the "
         "trajectories of all actors, or choose --algorithm appo or impala, whose actors do not wait"
     )
+
+
+def _default_minibatch_steps(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
+    n_steps = batch_size(settings, spaces) * settings.n_rollout_steps
+    of_item = 1 if settings.recurrence == "none" else settings.n_rollout_steps
+    return min(n_steps, default_items_in_minibatch(n_steps // of_item, of_item) * of_item)
 
 
 def actors_batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces, n_actors: int) -> int:

@@ -105,16 +105,31 @@ def test_a_learner_takes_two_actors_for_granted(arguments: str, expected: int):
 def test_a_learner_by_ppo_says_who_would_wait(algorithm: tuple[str, ...], told: str | None):
     line = batch_line(ServingSettings.from_command_line("rollcast learner", ["--insecure", *algorithm]), CARTPOLE_LIKE)
     assert line.startswith("batches have 16 trajectories of one environment each (--batch-size), with 128 steps")
-    assert told in line if told else line.endswith("(--n-rollout-steps)")
-    assert batch_line(settings_of(""), CARTPOLE_LIKE).endswith("(--n-rollout-steps)")
+    assert told in line if told else line.endswith("(--appo.minibatch-steps)")
+    assert batch_line(settings_of(""), CARTPOLE_LIKE).endswith("(--ppo.minibatch-steps)")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("", "(--n-rollout-steps), in minibatches of 64 steps (--ppo.minibatch-steps)"),
+        ("--envs-per-actor 64", ", in minibatches of 512 steps (--ppo.minibatch-steps)"),
+        ("--algorithm appo --recurrence gru", ", in minibatches of 256 steps (--appo.minibatch-steps)"),
+        ("--n-rollout-steps 2", ", in minibatches of 32 steps (--ppo.minibatch-steps)"),
+        ("--ppo.minibatch-steps 32", " with 128 steps (--n-rollout-steps)"),
+        ("--algorithm impala", " steps (--n-rollout-steps)"),
+    ],
+)
+def test_minibatches_that_nobody_has_chosen_are_told(options: str, told: str):
+    assert batch_line(settings_of(options), CARTPOLE_LIKE).endswith(told)
 
 
 def test_each_agent_of_a_round_has_a_trajectory():
     (substep,) = CARTPOLE_LIKE.values()
     several = {"base": dataclasses.replace(substep, n_agents=3)}
     assert batch_size(settings_of(""), several) == 48
-    expected = "batches have 48 trajectories of one agent each (--batch-size), with 128 steps (--n-rollout-steps)"
-    assert batch_line(settings_of(""), several) == expected
+    expected = "batches have 48 trajectories of one agent each (--batch-size), with 128 steps (--n-rollout-steps), "
+    assert batch_line(settings_of(""), several).startswith(expected)
 
 
 @pytest.mark.parametrize(
