@@ -263,8 +263,9 @@ def test_ingest_processes_bear_a_temporary_folder_too_long_for_sockets(tmp_path:
     assert "s: the learner waits for an actor to join" in told
 
 
-def test_environments_that_all_fail_at_once_end_the_run_at_once(tmp_path: Path):
-    env = ("--env-id", "tests.unit.actor.sample_environments:FailingEnv", "--env-kwargs", '{"fail_in_reset": true}')
+@pytest.mark.parametrize("failing", ['{"fail_in_reset": true}', '{"fail_in_step": 1}'], ids=["reset", "step"])
+def test_environments_that_all_fail_at_once_end_the_run_at_once(failing: str, tmp_path: Path):
+    env = ("--env-id", "tests.unit.actor.sample_environments:FailingEnv", "--env-kwargs", failing)
     done = rollcast("train", *env, "--n-actors", 2, "--total-steps", 500, "--run-dir", tmp_path / "run")
     assert done.returncode == 1
     assert "all 2 actors failed before the first rollout" in done.stderr
