@@ -216,6 +216,15 @@ def test_the_targets_follow_the_critics(box):
         torch.testing.assert_close(target, before[name] + 0.25 * (critics[name] - before[name]))
 
 
+def test_learns_actions_that_are_single_numbers():
+    number = {"0": SubstepSpaces(observation=SPACES["0"].observation, action=Box(-2, 2, (), np.float32))}
+    sac = Sac(number, SPEC, SacSettings())
+    batch = transition_batch()
+    metrics = sac.update(with_columns(batch, action=torch.linspace(-2, 2, B)[None]), progress=0.0)
+    assert all(math.isfinite(metric) for metric in metrics.values())
+    assert sac.policy.parameters_of({"": batch.substeps["0"].observation[""][0]}).shape == (B, 2)
+
+
 def test_rejects_other_spaces_heads_and_checkpoints(tmp_path: Path):
     make_sac(True).save(tmp_path)
     with pytest.raises(ConfigurationError, match="Resume with the spaces"):
