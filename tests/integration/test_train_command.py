@@ -270,3 +270,21 @@ def test_environments_that_all_fail_at_once_end_the_run_at_once(failing: str, tm
     assert done.returncode == 1
     assert "all 2 actors failed before the first rollout" in done.stderr
     assert done.stderr.count("Traceback") == 1
+
+
+def test_a_full_replay_buffer_whose_entries_are_used_up_does_not_stop_the_run(tmp_path: Path):
+    """Once, neither side went on at step 2,350: the buffer had fallen below its minimal size."""
+    replay = ("--replay.capacity", 900, "--replay.min-size", 600, "--replay.samples-per-insert", 4)
+    options = ("--algorithm", "dqn", "--n-actors", 1, *replay, "--replay.max-times-sampled", 4)
+    summary = tmp_path / "summary.json"
+    ending = ("--total-steps", 3000, "--summary-json", summary, "--run-dir", tmp_path / "run")
+    completed("train", "--env-id", "CartPole-v1", *options, *ending)
+    assert json.loads(summary.read_text())["env_steps"] >= 3000
+
+
+def test_ppo_learns_from_rollouts_of_one_step(tmp_path: Path):
+    sizes = ("--n-rollout-steps", 1, "--n-actors", 1, "--envs-per-actor", 4, "--batch-size", 4)
+    options = ("--algorithm", "ppo", *sizes, "--ppo.minibatch-steps", 4, "--total-steps", 600)
+    summary = tmp_path / "summary.json"
+    completed("train", "--env-id", "CartPole-v1", *options, "--summary-json", summary, "--run-dir", tmp_path / "run")
+    assert json.loads(summary.read_text())["env_steps"] >= 600
