@@ -49,6 +49,8 @@ LOCAL_PROCESS_LAUNCHER = {
     "tests/integration/test_ingest_processes.py",
     # each combination runs in a process that may hang or die; it is handed a combination, and returns texts
     "tests/matrix/program.py",
+    # each suite of faults runs in a process of its own, and returns its report
+    "tests/chaos/__main__.py",
     # sees to it that tests leave no process behind
     "tests/conftest.py",
 }
