@@ -53,7 +53,7 @@ def _all_variables() -> set[str]:
     }
     files = [path for path in (ROOT / "deploy").rglob("*") if path.is_file()]
     files += [ROOT / "Makefile", ROOT / "docker-compose.yml"]
-    written = {name for file in files for name in re.findall(r"ROLLCAST_[A-Z0-9_]*[A-Z]", file.read_text("utf-8"))}
+    written = {name for file in files for name in re.findall(r"ROLLCAST_\w*[A-Z]\b", file.read_text("utf-8"))}
     services = ("LEARNER", "RELAY", "DASHBOARD", "SCALER", "ACTOR", "METRICS")
     return settings | written | {f"ROLLCAST_{service}_{name}" for service in services for name in _OF_A_SERVICE}
 
@@ -67,9 +67,10 @@ def _complaint(process: type[ProcessSettings]) -> str:
 
 
 def test_take_no_variable_of_another_process_for_a_misspelt_one(
-    process: type[ProcessSettings], monkeypatch: pytest.MonkeyPatch
+    process: type[ProcessSettings], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     for variable in _all_variables():
         if variable.removeprefix("ROLLCAST_").lower().partition("__")[0] not in process.model_fields:
             monkeypatch.setenv(variable, "x")
     assert "there is no such setting" not in _complaint(process)
+    assert not caplog.messages

@@ -319,18 +319,6 @@ def test_values_are_taken_as_people_write_them(command: str, source: Source):
     assert taken >= {each.name for each in walked_here(command) if not each.option.positional} - {"algorithm"}
 
 
-def test_the_variables_of_other_commands_are_left_alone(
-    command: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    own = COMMANDS[command].settings().model_fields
-    for other in COMMANDS.values():
-        for option in options_of(other.settings()):
-            if option.path[0] not in own:
-                monkeypatch.setenv(variable_name(option.path), "3")
-    read("command line", command, {}, ["--steps=1"] if command == "record" else [])
-    assert not caplog.messages
-
-
 def _beyond(each: Walked) -> Iterator[float]:
     """Yields numbers just outside the bounds of a number."""
     annotations = get_args(each.field.annotation) or (each.field.annotation,)
