@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rollcast.services.errors import ConfigurationError
-from rollcast.services.settings.utf8 import is_utf8
+from rollcast.services.process.utf8 import is_utf8
 
 # The longest path of a folder for temporary files, in bytes. A socket's path may have 103 bytes on macOS and 107 on
 # Linux. multiprocessing's folder and socket take 32 of them.

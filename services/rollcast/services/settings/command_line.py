@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from rollcast.services.errors import ConfigurationError
+from rollcast.services.process.utf8 import is_utf8
 from rollcast.services.settings.suggestions import did_you_mean
-from rollcast.services.settings.utf8 import is_utf8
 
 logger = logging.getLogger(__name__)
 

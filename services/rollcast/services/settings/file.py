@@ -12,7 +12,7 @@ import yaml
 
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process.named_files import read_named_file
-from rollcast.services.settings.utf8 import is_utf8
+from rollcast.services.process.utf8 import is_utf8
 
 # A run's settings have 3 KiB. A file of this size takes 0.1 s of a core with libyaml, 10 s without it.
 MAX_SETTINGS_BYTES: Final = 1 << 17

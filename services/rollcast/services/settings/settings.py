@@ -27,13 +27,13 @@ from pydantic_settings import (
 
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.process.output import write_output
+from rollcast.services.process.utf8 import is_utf8
 from rollcast.services.settings.command_line import CONFIG, HELP, HELP_ALL, CommandLineParser, take_config
 from rollcast.services.settings.help_text import HelpScope, help_text
 from rollcast.services.settings.numbers import expand_whole_number
 from rollcast.services.settings.options import bare_type, option_name, options_of, variable_name, with_options
 from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.suggestions import did_you_mean, is_begun, is_misspelt
-from rollcast.services.settings.utf8 import is_utf8
 
 logger = logging.getLogger(__name__)
 

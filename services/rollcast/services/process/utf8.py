@@ -1,4 +1,4 @@
-"""Tells which texts can be settings: a run stores its settings in a YAML file, which is UTF-8."""
+"""Tells which paths can be written as UTF-8: in a settings file, and in a message about a socket."""
 
 
 def is_utf8(text: str) -> bool:
