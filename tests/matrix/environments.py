@@ -51,7 +51,6 @@ ACTIONS: Final[dict[str, Space]] = {
     "box of float64": spaces.Box(-1, 1, (1, 2), np.float64),
     "box without bounds": spaces.Box(-np.inf, np.inf, (2,), np.float32),
     "box of integers": spaces.Box(0, 3, (2,), np.int32),
-    "box of one number": spaces.Box(-2, 2, (), np.float32),
     "dict": spaces.Dict({"gear": spaces.Discrete(2)}),
     "tuple": spaces.Tuple((spaces.Discrete(2),)),
     **_UNSUPPORTED,

@@ -170,7 +170,7 @@ RULES: Final = (
         lambda case: (
             case["algorithm"] == "sac"
             and case["env.agents"] == "different actions"
-            and case["env.action"] in ("box", "box of float64", "box of one number")
+            and case["env.action"] in ("box", "box of float64")
         ),
     ),
     Rule(

@@ -418,8 +418,8 @@ def batch_line(settings: LearnerSettings, spaces: EnvironmentSpaces) -> str:
         f"{settings.n_rollout_steps} steps (--n-rollout-steps)"
     )
     own = getattr(settings, settings.algorithm, None)
-    if isinstance(own, ClippedSurrogateSettings) and own.minibatch_steps is None:
-        n_steps = _default_minibatch_steps(settings, spaces)
+    if isinstance(own, ClippedSurrogateSettings):
+        n_steps = own.minibatch_steps or _default_minibatch_steps(settings, spaces)
         line += f", in minibatches of {n_steps} steps (--{settings.algorithm}.minibatch-steps)"
     kind = ALGORITHMS.get(settings.algorithm)
     if kind is None or not kind.on_policy or isinstance(settings, TrainSettings) or settings.deterministic:

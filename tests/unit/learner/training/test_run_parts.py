@@ -116,11 +116,11 @@ def test_a_learner_by_ppo_says_who_would_wait(algorithm: tuple[str, ...], told: 
         ("--envs-per-actor 64", ", in minibatches of 512 steps (--ppo.minibatch-steps)"),
         ("--algorithm appo --recurrence gru", ", in minibatches of 256 steps (--appo.minibatch-steps)"),
         ("--n-rollout-steps 2", ", in minibatches of 32 steps (--ppo.minibatch-steps)"),
-        ("--ppo.minibatch-steps 32", " with 128 steps (--n-rollout-steps)"),
+        ("--ppo.minibatch-steps 32", ", in minibatches of 32 steps (--ppo.minibatch-steps)"),
         ("--algorithm impala", " steps (--n-rollout-steps)"),
     ],
 )
-def test_minibatches_that_nobody_has_chosen_are_told(options: str, told: str):
+def test_minibatches_are_told(options: str, told: str):
     assert batch_line(settings_of(options), CARTPOLE_LIKE).endswith(told)
 
 
