@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 _NOBODY = ("--learner-address", "127.0.0.1:9")
 _HERE = ("--address", "127.0.0.1:0")
-# What each command is given, and what it says when it has started.
+# The arguments of each command, and words of its line once it has started.
 COMMANDS = {
     "actor": (("actor", *_NOBODY), "waiting for the learner"),
     "relay": (("learner", "relay", *_NOBODY, *_HERE), "serves at"),

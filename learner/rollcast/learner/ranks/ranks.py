@@ -28,7 +28,7 @@ from rollcast.services.rendezvous import advertised_address
 _MAX_ADDRESS_BYTES: Final = 512
 # As long as Linux's longest path, and the name of a checkpoint.
 _MAX_TEXT_BYTES: Final = 4096 + 256
-# What the ranks wait for while rank 0 creates or opens the run.
+# The object of the wait while rank 0 creates or opens the run.
 _RUN: Final = "the folder of the run from rank 0"
 
 

@@ -91,25 +91,21 @@ def test_a_rank_that_hangs_is_named_after_the_deadline_and_finds_the_store_gone(
         assert "rank 1 of 2 has lost the store of the ranks" in output
 
 
-def test_a_rank_that_is_asked_to_stop_does_not_wait_for_a_frozen_one_until_the_deadline():
-    with ranks("hang until a stop") as (first, second):
+@pytest.mark.parametrize(
+    ("doing", "said"),
+    [
+        ("hang until a stop", "for the second sum: rank 1 no longer answers"),
+        ("hang until a stop of a text", " s for what never comes, and rank 1 has not arrived; "),
+    ],
+)
+def test_a_rank_that_is_asked_to_stop_does_not_wait_for_a_frozen_one_until_the_deadline(doing: str, said: str):
+    with ranks(doing) as (first, second):
         assert second.stdout.readline() == "hangs\n"
         assert first.stdout.readline() == "waits\n"
         first.send_signal(signal.SIGTERM)
         code, output = outcome(first)
         assert code == 1
-        assert "for the second sum: rank 1 no longer answers" in output
-        assert output.endswith(": it was asked to stop, and waits for no silent rank\n")
-
-
-def test_a_rank_that_is_asked_to_stop_does_not_wait_for_the_text_of_a_frozen_one_until_the_deadline():
-    with ranks("hang until a stop of a text") as (first, second):
-        assert second.stdout.readline() == "hangs\n"
-        assert first.stdout.readline() == "waits\n"
-        first.send_signal(signal.SIGTERM)
-        code, output = outcome(first)
-        assert code == 1
-        assert " s for what never comes, and rank 1 has not arrived; " in output
+        assert said in output
         assert output.endswith(": it was asked to stop, and waits for no silent rank\n")
 
 
