@@ -6,7 +6,7 @@ import pytest
 
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import InvalidInputError
-from rollcast.services.limits.limits import MAX_COUNT
+from rollcast.services.limits.counts import MAX_COUNT
 from tests.integration.learner_fakes import offer
 from tests.relays import relaying, serve_learner, streaming
 from tests.rollouts import make_rollout

@@ -10,7 +10,7 @@ from typing import Final
 
 from rollcast.services.joining.activity import ActorActivity
 from rollcast.services.joining.join import JoinOffer
-from rollcast.services.limits.limits import MAX_COUNT
+from rollcast.services.limits.counts import MAX_COUNT
 from rollcast.services.status.status import ActorInfo, ActorState
 from rollcast.services.wire.same_fields import same_fields
 

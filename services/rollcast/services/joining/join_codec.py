@@ -8,9 +8,9 @@ from rollcast.services.address import parse_address
 from rollcast.services.errors import ConfigurationError, InvalidInputError, LimitExceededError, ProtocolMismatchError
 from rollcast.services.joining.evaluation_codec import evaluation_plan_from_proto, evaluation_plan_to_proto
 from rollcast.services.joining.join import PROTOCOL_VERSION, ActorRole, JoinAgreement, JoinOffer, Relay
+from rollcast.services.limits.counts import MAX_COUNT
 from rollcast.services.limits.limits import (
     MAX_ACTOR_ID_LENGTH,
-    MAX_COUNT,
     MAX_ENVS_PER_ACTOR,
     MAX_INTERVAL_S,
     MAX_NAME_LENGTH,

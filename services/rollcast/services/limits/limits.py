@@ -58,10 +58,6 @@ MAX_EVALUATION_EPISODES: Final = 10_000
 # Opponents of an evaluated policy: the kept versions, the first version, and random actions.
 MAX_EVALUATION_OPPONENTS: Final = 32
 
-# The largest incarnation, sequence or policy version of a peer, from which both sides can count on in 64 bits. A run
-# with a million rollouts a second reaches it after 150,000 years.
-MAX_COUNT: Final = 2**62
-
 # Characters that are kept of the message of a failure or refusal, and of a traceback. Longer texts are cut.
 MAX_REASON_LENGTH: Final = 2000
 MAX_TRACEBACK_LENGTH: Final = 8000

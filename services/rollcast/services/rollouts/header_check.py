@@ -9,7 +9,7 @@ from rollcast.services.columns.schema import ColumnSchema, common_schemas, subst
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.columns.table import COLUMNS, COMMON_COLUMNS, FINAL_AXES, Column
 from rollcast.services.errors import InvalidRolloutError, LimitExceededError
-from rollcast.services.limits.limits import MAX_COUNT
+from rollcast.services.limits.counts import MAX_COUNT
 from rollcast.services.limits.texts import quoted, quoted_names
 from rollcast.services.rollouts.layout import CheckedTensor, RolloutLayout
 from rollcast.services.rollouts.statistics_codec import statistics_problem

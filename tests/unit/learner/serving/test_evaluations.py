@@ -20,7 +20,8 @@ from rollcast.services.history.history import EventSeverity
 from rollcast.services.joining.activity import ActorFailure
 from rollcast.services.joining.evaluation import EvaluationActions, EvaluationPlan, EvaluationReport, PlayedEpisodes
 from rollcast.services.joining.join import ActorRole
-from rollcast.services.limits.limits import MAX_COUNT, MAX_EVALUATORS
+from rollcast.services.limits.counts import MAX_COUNT
+from rollcast.services.limits.limits import MAX_EVALUATORS
 from rollcast.services.policies.codec import encode_policy
 from tests.unit.learner.serving.intakes import offer
 
