@@ -8,9 +8,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 from rollcast.actor.acting.actor_metrics import ActorMetrics
@@ -33,7 +32,7 @@ from rollcast.services.policies.encodings import ENCODINGS
 from rollcast.services.process.exit_codes import bad_settings_exit_code
 from rollcast.services.process.output import write_error
 from rollcast.services.process.printable import log_to_stderr, printable_lines
-from rollcast.services.process.stop_signals import stop_signals
+from rollcast.services.process.stop_signals import safe_in_handlers, stop_signals
 from rollcast.services.security.security import ClientSecurity
 from rollcast.services.spaces.spaces import EnvironmentSpaces
 from rollcast.services.wire.allocator import reuse_large_buffers
@@ -81,10 +80,11 @@ def act(settings: ActorSettings, output: IO[str], *, program: str = "rollcast ac
     """
     del output
     stop = threading.Event()
-    tellers = stop_on_signals(stop)
     reason = ""
     try:
-        run_actor(settings, stop)
+        # It ends when the log has every signal, so that these lines come before the last one.
+        with stop_on_signals(stop):
+            run_actor(settings, stop)
     except ConfigurationError:
         raise
     except RollcastError as error:
@@ -92,32 +92,26 @@ def act(settings: ActorSettings, output: IO[str], *, program: str = "rollcast ac
             write_error(printable_lines(f"{program}: {type(error).__name__}: {error}") + "\n")
             return 1
         reason = f": {error}"
-    # The log has the signal before the end. They wait for stderr at most, as the line below does.
-    for teller in tellers:
-        teller.join()
     logger.info("stopped%s" if stop.is_set() else "training has ended%s", reason)
     return 0
 
 
-def stop_on_signals(stop: threading.Event) -> list[threading.Thread]:
+@contextlib.contextmanager
+def stop_on_signals(stop: threading.Event) -> Iterator[None]:
     """Sets an event on SIGTERM, Ctrl-C or SIGHUP, and logs the signal.
 
-    Returns:
-        The logging threads, one for each received signal.
+    After the block, these signals have no effect, because the process ends by itself.
     """
-    tellers: list[threading.Thread] = []
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        del frame
+    def stop_and_log(number: int) -> None:
+        # first: stderr may block
         stop.set()
-        # A signal may come while this thread writes to stderr, which refuses a second write within the first.
-        said = ("%s: stopping after this step", signal.Signals(number).name)
-        tellers.append(threading.Thread(target=logger.info, args=said, name="rollcast-signal"))
-        tellers[-1].start()
+        logger.info("%s: stopping after this step", signal.Signals(number).name)
 
-    for number in stop_signals():
-        signal.signal(number, on_signal)
-    return tellers
+    with safe_in_handlers(stop_and_log) as on_signal:
+        for number in stop_signals():
+            signal.signal(number, lambda number, frame: on_signal(number))
+        yield
 
 
 def run_actor(settings: ActorSettings, stop: threading.Event) -> None:
