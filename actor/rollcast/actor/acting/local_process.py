@@ -38,7 +38,7 @@ from rollcast.services.joining.join import ActorRole
 from rollcast.services.limits.limits import DEFAULT_LIMITS
 from rollcast.services.process.child_lines import write_to_parent
 from rollcast.services.process.printable import log_to_stderr
-from rollcast.services.process.stop_signals import ignore_terminal
+from rollcast.services.process.stop_signals import ignore_terminal, safe_in_handlers
 from rollcast.services.wire.allocator import reuse_large_buffers
 
 if TYPE_CHECKING:
@@ -104,7 +104,12 @@ def run_local_actor(plan: LocalActorPlan, failures: Connection) -> None:
     multiprocessing.current_process().daemon = False
     # The learner decides when its actors end.
     ignore_terminal()
-    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    with safe_in_handlers(stop.set) as set_stop:
+        signal.signal(signal.SIGTERM, lambda number, frame: set_stop())
+        _run(plan, stop, failures)
+
+
+def _run(plan: LocalActorPlan, stop: threading.Event, failures: Connection) -> None:
     log_to_stderr(plan.log_level, name=plan.actor_id)
     threading.Thread(
         target=_end_with_parent, args=(stop, _socket_of(plan).parent), name="rollcast-orphan-watch", daemon=True
