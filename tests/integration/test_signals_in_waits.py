@@ -5,7 +5,9 @@ from typing import Final
 
 import pytest
 
+from tests.integration.test_hangup import COMMANDS
 from tests.processes import script
+from tests.unit.tools.policy_server.test_followed import preferring
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +26,11 @@ WAIT = [threading.Condition.wait.__code__, threading.Event.wait.__code__]
 sys.setprofile(end_in_the_wait)
 """
 
+_COMMAND: Final = """
+from rollcast.tools import cli
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
 _LOCAL_ACTOR: Final = """
 import multiprocessing
 from rollcast.actor.acting.local_process import LocalActorPlan, run_local_actor
@@ -35,6 +42,17 @@ plan = LocalActorPlan(
 )
 run_local_actor(plan, multiprocessing.Pipe()[0])
 """
+
+
+@pytest.mark.parametrize("name", ["relay", "scaler", "serve-policy"])
+def test_a_command_ends(name: str, tmp_path: Path):
+    (tmp_path / "policy_best.safetensors").write_bytes(preferring(0, 5))
+    (_, *arguments), _ = COMMANDS[name]
+    given = [str(argument).format(run=tmp_path) for argument in arguments]
+    program = tmp_path / "command.py"
+    program.write_text(_SIGNALLED + _COMMAND)
+    done = script(program, *given, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_local_actor_ends(tmp_path: Path):

@@ -17,8 +17,9 @@ def stop_on_signals(
     Further signals have no effect, so that processes, sockets and files are always cleaned up.
 
     Args:
-        stop: Called by the first signal. It may raise before there is a run to stop.
-        cancel_waits: Called by the second Ctrl-C, to clean up without waits.
+        stop: Called by the first signal, in the handler: it takes no locks, or is made by `safe_in_handlers`. It may
+            raise before there is a run to stop.
+        cancel_waits: Called by the second Ctrl-C, to clean up without waits. In the handler, too.
 
     Yields:
         The signals received so far.

@@ -12,6 +12,7 @@ from rollcast.services.errors import RefusedError
 from rollcast.services.metrics.families import Families
 from rollcast.services.metrics.serving import served_metrics
 from rollcast.services.process.periodic import PeriodicThread
+from rollcast.services.process.stop_signals import safe_in_handlers
 from rollcast.services.rendezvous import announced
 from rollcast.services.server.policy import make_policy_server
 from rollcast.services.status.description import LearnerDescription
@@ -35,7 +36,11 @@ def serve_policy(settings: ServePolicySettings, output: IO[str]) -> int:
     """
     del output  # it logs
     stop = threading.Event()
-    with stop_on_signals(stop.set) as received, contextlib.ExitStack() as stack:
+    with (
+        safe_in_handlers(stop.set) as set_stop,
+        stop_on_signals(set_stop) as received,
+        contextlib.ExitStack() as stack,
+    ):
         policy = FollowedPolicy(settings.run, name=settings.saved_policy, network=settings.network, seed=settings.seed)
         stack.callback(policy.publisher.end)
         if not settings.follow:

@@ -8,6 +8,7 @@ from typing import IO
 from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.services.metrics.serving import served_metrics
 from rollcast.services.policies.encodings import ENCODINGS
+from rollcast.services.process.stop_signals import safe_in_handlers
 from rollcast.tools.relay.relay import RollcastRelay
 from rollcast.tools.relay.settings import RelaySettings
 
@@ -36,7 +37,11 @@ def relay(settings: RelaySettings, output: IO[str]) -> int:
         connect_timeout_s=settings.connect_timeout_s,
         reconnect_timeout_s=settings.reconnect_timeout_s,
     )
-    with stop_on_signals(relaying.stop) as received, contextlib.ExitStack() as stack:
+    with (
+        safe_in_handlers(relaying.stop) as stop,
+        stop_on_signals(stop) as received,
+        contextlib.ExitStack() as stack,
+    ):
         stack.callback(relaying.close)
         relaying.start()
         stack.enter_context(served_metrics(settings.metrics_address, relaying.collect, logger.info))

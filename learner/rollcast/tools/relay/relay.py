@@ -133,7 +133,7 @@ class RollcastRelay:
                 return
 
     def stop(self) -> None:
-        """Ends `run`. A signal handler may call it."""
+        """Ends `run`. Any thread may call it; a signal handler needs `safe_in_handlers`."""
         self._stop.set()
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from rollcast.learner.commands.signals import stop_on_signals
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.errors import LearnerUnreachableError, RollcastError
 from rollcast.services.metrics.serving import served_metrics
+from rollcast.services.process.stop_signals import safe_in_handlers
 from rollcast.services.scaling.bounds import ActorBounds
 from rollcast.services.server.scaler import make_scaler_server
 from rollcast.services.status.status import LearnerStatus
@@ -32,7 +33,8 @@ def scaler(settings: ScalerSettings, output: IO[str]) -> int:
     del output  # it logs
     stop = threading.Event()
     with (
-        stop_on_signals(stop.set) as received,
+        safe_in_handlers(stop.set) as set_stop,
+        stop_on_signals(set_stop) as received,
         contextlib.closing(_Question(settings)) as question,
     ):
         # A learner that does not answer yet is asked again every `interval_s`.
