@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from tests.histories import busy_run, serve_history
 from tests.integration.test_hangup import COMMANDS
 from tests.processes import script
 from tests.unit.tools.policy_server.test_followed import preferring
@@ -60,3 +61,30 @@ def test_a_local_actor_ends(tmp_path: Path):
     program.write_text(_SIGNALLED + _LOCAL_ACTOR)
     done = script(program, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+# Sends SIGTERM to itself between two frames, and SIGHUP in the handler if that sets an event.
+_TOP: Final = """
+import os, signal, sys, threading, time
+from rollcast.tools import cli
+
+def hang_up_in_the_handler(frame, kind, argument):
+    if kind == "call" and [frame.f_code, frame.f_back and frame.f_back.f_code] == SET:
+        if frame.f_back.f_back.f_code.co_filename.endswith("/commands/signals.py"):
+            os.kill(os.getpid(), signal.SIGHUP)
+
+SET = [threading.Condition.notify_all.__code__, threading.Event.set.__code__]
+time.sleep = lambda seconds: os.kill(os.getpid(), signal.SIGTERM)
+os.environ |= {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
+sys.setprofile(hang_up_in_the_handler)
+sys.exit(cli.main(["top", *sys.argv[1:]]))
+"""
+
+
+def test_top_ends_when_a_second_signal_interrupts_the_handler_of_the_first(tmp_path: Path):
+    program = tmp_path / "top.py"
+    program.write_text(_TOP)
+    with serve_history(busy_run()) as served:
+        done = script(program, "--address", served.address, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "left-arm" in done.stdout

@@ -6,9 +6,9 @@ import shutil
 import signal
 import sys
 import termios
-import threading
 import time
 import tty
+from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, Any, Final
 
@@ -65,14 +65,13 @@ def _print_once(settings: TopSettings, output: IO[str], snapshot: Snapshot) -> N
 
 
 def _show(settings: TopSettings, console: Console, follower: Follower) -> None:
-    stopped = threading.Event()
-    with stop_on_signals(stopped.set, cancel_waits=stopped.set), _Keys() as keys:
+    with stop_on_signals(lambda: None) as received, _Keys() as keys:
         live = Live(console=console, screen=True, auto_refresh=False)
         with live:
-            while not stopped.is_set():
+            while not received:
                 snapshot = follower.snapshot()
                 live.update(_drawn(settings, console, snapshot), refresh=True)
-                key = _wait(follower, keys, console, snapshot.version, stopped)
+                key = _wait(follower, keys, console, snapshot.version, received)
                 if key in _QUIT:
                     return
                 if key == _SUSPEND:
@@ -85,11 +84,11 @@ def _drawn(settings: TopSettings, console: Console, snapshot: Snapshot) -> Text:
     return Text("\n", no_wrap=True).join(lines)
 
 
-def _wait(follower: Follower, keys: "_Keys", console: Console, version: int, stopped: threading.Event) -> bytes | None:
-    """Waits for a key, an update, a new size of the terminal, or a second, and returns the key."""
+def _wait(follower: Follower, keys: "_Keys", console: Console, version: int, received: Sequence[int]) -> bytes | None:
+    """Waits for a key, an update, a signal, a new size of the terminal, or a second, and returns the key."""
     size = console.size
     begin = time.monotonic()
-    while not stopped.is_set() and time.monotonic() - begin < _LONGEST_S:
+    while not received and time.monotonic() - begin < _LONGEST_S:
         if (key := keys.read(_SHORTEST_S)) is not None:
             return key
         if console.size != size or follower.wait(version, 0.0):
