@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from rollcast.learner.history.run_history import RunHistory
 from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.serving.credits import CreditRule
 from rollcast.learner.serving.intake import RolloutIntake
 from rollcast.learner.serving.registry import ActorRegistry
+from rollcast.learner.serving.rounds import Rounds
 from rollcast.learner.serving.seeds import ActorSeeds
 from rollcast.services.client.client import LearnerClient
 from rollcast.services.columns.shape import RolloutShape
@@ -35,8 +37,10 @@ class IntakeControl(FakeControl):
 
 
 @contextlib.contextmanager
-def serve_intake(limits: Limits, queue: RolloutQueue | None = None) -> Iterator[tuple[LearnerClient, ActorRegistry]]:
-    """Serves T = 5, for the body."""
+def serve_intake(
+    limits: Limits, queue: RolloutQueue | None = None, rounds: Rounds | None = None
+) -> Iterator[tuple[LearnerClient, ActorRegistry]]:
+    """Serves T = 3, for the body."""
     memory = RunHistory()
     registry = ActorRegistry(max_actors=limits.max_actors, join_lease_s=limits.join_lease_s, note=memory.note)
     control = IntakeControl(registry, memory)
@@ -46,6 +50,7 @@ def serve_intake(limits: Limits, queue: RolloutQueue | None = None) -> Iterator[
         seeds=ActorSeeds(0),
         rollout_shape=RolloutShape(SPACES, 3, 2),
         policy=PolicySpec(),
+        rule=CreditRule(rounds=rounds),
     )
     server = make_server(
         "127.0.0.1:0",

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from rollcast.learner.queueing.queue import RolloutQueue
+from rollcast.learner.serving.rounds import Rounds
 from rollcast.services.columns.shape import RolloutShape
 from rollcast.services.limits.limits import (
     MAX_ENVS_PER_ACTOR,
@@ -28,12 +29,16 @@ from tests.rollouts import make_rollout
 N_HOLLOW, N_ROLLOUTS = 40, 50
 
 
-def test_forty_hollow_actors_hold_no_honest_one_back():
-    """Each declares 11 MB; there is room for two of them."""
+@pytest.mark.parametrize("plays_in_rounds", [False, True])
+def test_forty_hollow_actors_hold_no_honest_one_back(plays_in_rounds: bool):
+    """Each declares 11 MB; there is room for two of them. In rounds, each has as many environments as whole batches."""
     limits = Limits(max_rollout_bytes=12 << 20, max_bytes_in_flight=24 << 20)
     queue = RolloutQueue(100)
+    rounds = Rounds(2) if plays_in_rounds else None
+    if rounds is not None:
+        rounds.begin(1)
     with contextlib.ExitStack() as stack:
-        client, _ = stack.enter_context(serve_intake(limits, queue))
+        client, _ = stack.enter_context(serve_intake(limits, queue, rounds))
         hollow = [
             HollowActor(client.address, offer(f"hollow-{number}", process_nonce=number, n_envs=MAX_ENVS_PER_ACTOR))
             for number in range(N_HOLLOW)
@@ -46,11 +51,13 @@ def test_forty_hollow_actors_hold_no_honest_one_back():
         uplink = client.open_rollout_stream("honest", 1)
         stack.callback(uplink.cancel)
         responses = uplink.responses()
-        next(responses)
+        assert next(responses).min_policy_version <= 1
         for sequence in range(1, N_ROLLOUTS + 1):
-            uplink.send(make_rollout(sequence, actor_id="honest"))
-            assert next(responses).acknowledged_sequence == sequence
+            uplink.send(make_rollout(sequence, actor_id="honest", policy_version=sequence))
             assert queue.get(2, DEADLINE_S).rollout.actor_id == "honest"
+            if rounds is not None:
+                rounds.begin(sequence + 1)
+            assert next(responses).acknowledged_sequence == sequence
         assert throttled(client) == set()
 
 

@@ -241,14 +241,18 @@ def build_credits(scenario: Scripts, sim: Scheduler) -> tuple[Sequence[Callable[
 
 
 def draw_rounds(seed: int) -> Scripts:
-    """Draws streams that play, leave and come back, and a trainer that casts a version for each full round."""
+    """Draws streams that play, leave and come back, and a trainer that casts a version for each full round.
+
+    All but the first may send nothing more in the end, and hold their places.
+    """
     rng = random.Random(seed)
     scripts = [
         tuple(
             (rng.choice(("play", "play", "play", "leave", "old")), rng.choice((0.0, 0.0, 0.5)))
-            for _ in range(rng.randint(1, 4))
+            for _ in range(rng.randint(not is_hollow, 4))
         )
-        for _ in range(rng.randint(1, 4))
+        + ((("stay", 0.0),) if is_hollow else ())
+        for is_hollow in (False, *(rng.random() < 0.3 for _ in range(rng.randint(0, 3))))
     ]
     return Scripts((rng.randint(1, 4), rng.randint(1, 2)), tuple(scripts), rng.choice(_RATES))
 
@@ -262,10 +266,12 @@ def build_rounds(scenario: Scripts, sim: Scheduler) -> tuple[Sequence[Callable[[
     came: Counter[int] = Counter()
     n_streams = [len(scenario.scripts)]
     changed = threading.Condition()
-    # The rollouts of each round that have places, or had them and have come.
+    # The rollouts of each round that have places, or had them and have come; without the first of each stream.
     taken: dict[int, list[Place]] = defaultdict(list)
 
     def note(place: Place) -> None:
+        if place.played_version is None or not place.version:
+            return
         places = taken[place.version]
         places.append(place)
         # Those that are late have given theirs to others.
@@ -276,16 +282,33 @@ def build_rounds(scenario: Scripts, sim: Scheduler) -> tuple[Sequence[Callable[[
         recalled = threading.Event()
 
         def give_back(place: Place) -> None:
-            if place.is_held and place.version:
+            if place in taken[place.version] and place.is_held:
                 taken[place.version].remove(place)
             rounds.give_back(place)
+
+        def ends() -> None:
+            with changed:
+                n_streams[0] -= 1
+                changed.notify_all()
 
         place = rounds.book(n_envs, recall=recalled.set)
         note(place)
         for action, seconds in script:
+            if action == "stay":
+                ends()
             if not place.version:
                 rounds.wait(place, is_active=lambda: n_streams[0] > 0)
                 note(place)
+            if action == "stay":
+                while n_streams[0]:
+                    with changed:
+                        changed.wait(0.5)
+                    if recalled.is_set():
+                        give_back(place)
+                        recalled.clear()
+                        place = rounds.book(n_envs, recall=recalled.set)
+                give_back(place)
+                return
             while place.version > newest[0] and not recalled.is_set():
                 with changed:
                     changed.wait(0.5)
@@ -302,24 +325,27 @@ def build_rounds(scenario: Scripts, sim: Scheduler) -> tuple[Sequence[Callable[[
                 came[version] += n_envs
                 changed.notify_all()
             if not place.is_held:
-                place = rounds.ask(n_envs)
+                place = rounds.ask(n_envs, played_version=version)
                 if place.version:
                     note(place)
         give_back(place)
-        with changed:
-            n_streams[0] -= 1
-            changed.notify_all()
+        ends()
 
     def train() -> None:
+        began = sim.now
         while True:
             with changed:
-                changed.wait_for(lambda: came[newest[0]] >= batch or not n_streams[0], 30.0)
+                is_complete = changed.wait_for(lambda: came[newest[0]] >= batch or not n_streams[0], 0.25)
                 if not n_streams[0]:
                     return
-                _need(
-                    came[newest[0]] >= batch, f"round {newest[0]} has {came[newest[0]]} of {batch}, and nobody plays it"
-                )
-                newest[0] += 1
+                if is_complete:
+                    newest[0] += 1
+            if not is_complete:
+                what = f"round {newest[0]} has {came[newest[0]]} of {batch}, and nobody plays it"
+                _need(sim.now - began < 30.0, what)
+                rounds.pass_late_on()
+                continue
+            began = sim.now
             rounds.begin(newest[0])
             with changed:
                 changed.notify_all()

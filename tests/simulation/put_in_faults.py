@@ -91,22 +91,22 @@ FAULTS = (
     PutIn(
         "places of a round are not returned",
         f"{_SERVING}/round_places.py",
-        "        return [*self._free(place, now), *self._call_back()]",
+        "        self._leave(place)\n        return [*self._hand_out(now), *self._call_back()]",
         "        return self._call_back()",
-        "in rounds",
+        "rounds",
     ),
     PutIn(
         "an actor that gets places is not woken",
         f"{_SERVING}/round_places.py",
-        "            actions.append(place.wake)\n",
+        "                actions.append(place.wake)\n",
         "",
         "rounds",
     ),
     PutIn(
         "a round has one place too many",
         f"{_SERVING}/round_places.py",
-        "if self._taken[version] >= self._batch_size:",
-        "if self._taken[version] > self._batch_size:",
+        "return n_taken < self._batch_size",
+        "return n_taken <= self._batch_size",
         "rounds",
     ),
     PutIn(
@@ -117,10 +117,10 @@ FAULTS = (
         "rounds",
     ),
     PutIn(
-        "places of a late rollout are returned twice",
+        "a late rollout keeps its places",
         f"{_SERVING}/round_places.py",
-        "late.is_held, late.is_late = False, True",
-        "late.is_late = True",
+        "self._playing[0].since > allowed_s:",
+        "self._playing[0].since > 1e9:",
         "rounds",
     ),
     PutIn(

@@ -54,6 +54,7 @@ class Scenario:
         rate: The share of switch points at which another task goes on.
         knows_learner: Whether actors behind relays know the learner's address, too.
         n_clients: The evaluators, or those that draw from a replay buffer.
+        n_hollow: The actors that join, take places for whole batches, and send nothing.
         faults: The faults, in their order.
     """
 
@@ -69,6 +70,7 @@ class Scenario:
     rate: float
     knows_learner: bool
     n_clients: int = 0
+    n_hollow: int = 0
     faults: tuple[Fault, ...] = ()
 
     def smaller(self) -> Iterator["Scenario"]:
@@ -79,6 +81,8 @@ class Scenario:
             yield dataclasses.replace(self, n_actors=self.n_actors - 1)
         if self.n_clients > 1:
             yield dataclasses.replace(self, n_clients=self.n_clients - 1)
+        if self.n_hollow:
+            yield dataclasses.replace(self, n_hollow=self.n_hollow - 1)
         if self.n_relays:
             yield dataclasses.replace(self, n_relays=self.n_relays - 1)
         if self.n_updates > 1:
@@ -131,9 +135,10 @@ def draw_durable(seed: int) -> Scenario:
 
 
 def draw_rounds_of_actors(seed: int) -> Scenario:
-    """Draws a scenario in which actors play in rounds."""
+    """Draws a scenario in which actors play in rounds; in a third of them, one or two send nothing."""
     rng = random.Random(seed)
-    return _draw(rng, "on_policy", is_durable=False, n_relays=rng.choice((0, 0, 1)))
+    scenario = _draw(rng, "on_policy", is_durable=False, n_relays=rng.choice((0, 0, 1)))
+    return dataclasses.replace(scenario, n_hollow=rng.choice((1, 2)) if seed % 3 == 1 else 0)
 
 
 def draw_evaluated(seed: int) -> Scenario:

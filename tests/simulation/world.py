@@ -34,7 +34,13 @@ from rollcast.learner.durable import segments
 from rollcast.learner.durable.rollouts import DurableRollouts
 from rollcast.learner.queueing.queue import RolloutSlice
 from rollcast.learner.serving.evaluations import Evaluations
-from rollcast.services.errors import ActorReplacedError, LearnerUnreachableError, RefusedError, TrainingEndedError
+from rollcast.services.errors import (
+    ActorReplacedError,
+    LearnerUnreachableError,
+    RefusedError,
+    RollcastError,
+    TrainingEndedError,
+)
 from rollcast.services.joining.evaluation import EvaluationPlan, PlayedEpisodes
 from rollcast.services.joining.join import ActorRole, JoinAgreement, JoinOffer
 from rollcast.services.policies.policies import PolicySpec
@@ -171,6 +177,9 @@ class World:
             self._start_actor(f"actor-{i}", 0.0)
         for i in range(self.scenario.n_clients):
             self._start_actor(f"{self.client}-{i}", 0.0)
+        for i in range(self.scenario.n_hollow):
+            name = f"hollow-{i}"
+            self.sim.spawn(Process(name), "main", partial(self._send_nothing, name))
         for fault in self.scenario.faults:
             self.sim.at_step(fault.step, partial(self._strike, fault))
 
@@ -362,6 +371,24 @@ class World:
             self._addresses(name), offer, connect_timeout_s=_PATIENCE_S, reconnect_timeout_s=_PATIENCE_S
         )
         self._run_connected(name, process, connection, lambda: self._play(connection, process, random.Random(nonce)))
+
+    def _send_nothing(self, name: str) -> None:
+        """A hostile actor's main thread: it comes again whenever its connection ends."""
+        offer = JoinOffer(
+            actor_id=name,
+            process_nonce=1,
+            spaces=SPACES,
+            n_envs=self.scenario.batch_size,
+            network="auto",
+            software_version="1",
+        )
+        while not self.is_over:
+            connection = LearnerConnection(self._addresses(name), offer, reconnect_timeout_s=_PATIENCE_S)
+            with contextlib.suppress(RollcastError):
+                connection.join()
+                while not connection.ended:
+                    time.sleep(1.0)
+            connection.close()
 
     def _run_client(self, name: str, nonce: int, process: Process) -> None:
         """An evaluator's main thread, with episodes out of thin air."""

@@ -410,8 +410,10 @@ class ServedDistributedActors(DistributedActors):
         self._next_look = time.monotonic() + LOOK_S
         if self.interrupted:
             raise CollectInterruptedError("collecting was interrupted, because training ends")
+        server = self._started()
         # Actors may wait for a version that never comes.
-        self._started().publisher.check()
+        server.publisher.check()
+        server.pass_late_on()
         self._look_after_actors()
 
     def _look_after_actors(self) -> None:

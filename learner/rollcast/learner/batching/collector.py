@@ -140,7 +140,7 @@ class RolloutCollector:
 
     def drops(self, rollout: Rollout, n_trajectories: int) -> bool:
         """Counts the trajectories of a stale rollout, and returns whether the rollout is stale."""
-        return self._stale.drops(n_trajectories, policy_lag=self._policy_lag(rollout))
+        return self._stale.drops(n_trajectories, policy_lag=self._policy_lag(rollout), is_first=rollout.sequence == 1)
 
     def _is_stale(self, piece: RolloutSlice) -> bool:
         return self._stale.is_stale(self._policy_lag(piece.rollout))
@@ -148,7 +148,8 @@ class RolloutCollector:
     def _note(self, piece: RolloutSlice, is_stale: bool) -> None:
         self._note_taken(piece.rollout)
         if is_stale:
-            self._stale.drop(piece.n_trajectories, policy_lag=self._policy_lag(piece.rollout))
+            rollout = piece.rollout
+            self._stale.drop(piece.n_trajectories, policy_lag=self._policy_lag(rollout), is_first=rollout.sequence == 1)
             self._note_dropped(piece)
 
     def _policy_lag(self, rollout: Rollout) -> int:

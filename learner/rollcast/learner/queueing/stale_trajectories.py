@@ -43,20 +43,28 @@ class StaleTrajectories:
         """
         return policy_lag < 0 or (self._max_policy_lag is not None and policy_lag > self._max_policy_lag)
 
-    def drops(self, n_trajectories: int, *, policy_lag: int) -> bool:
-        """Returns whether trajectories are stale, and counts stale trajectories; see `is_stale`."""
+    def drops(self, n_trajectories: int, *, policy_lag: int, is_first: bool = False) -> bool:
+        """Returns whether trajectories are stale, and counts stale trajectories; see `is_stale` and `drop`."""
         is_stale = self.is_stale(policy_lag)
         if is_stale:
-            self.drop(n_trajectories, policy_lag=policy_lag)
+            self.drop(n_trajectories, policy_lag=policy_lag, is_first=is_first)
         return is_stale
 
-    def drop(self, n_trajectories: int, *, policy_lag: int) -> None:
-        """Counts stale trajectories, and warns at most once a minute."""
+    def drop(self, n_trajectories: int, *, policy_lag: int, is_first: bool = False) -> None:
+        """Counts stale trajectories, and warns at most once a minute.
+
+        Args:
+            n_trajectories: Their number.
+            policy_lag: As in `is_stale`.
+            is_first: True for an actor's first rollout. In rounds it takes no place, so that it is no fault if it is
+                stale; see `rollcast.learner.serving.round_places`.
+        """
         with self._lock:
-            self._note(n_trajectories, policy_lag)
+            self.count += n_trajectories
+            if not (is_first and self._max_policy_lag == 0):
+                self._note(n_trajectories, policy_lag)
 
     def _note(self, n_trajectories: int, policy_lag: int) -> None:
-        self.count += n_trajectories
         # The newest version may have changed since they were found to be stale.
         if policy_lag < 0 or self._max_policy_lag is None:
             if self._clock() >= self._next_info:

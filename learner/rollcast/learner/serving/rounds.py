@@ -3,13 +3,9 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
 
 from rollcast.learner.serving.round_places import Actions, Place, RoundPlaces
 from rollcast.services.process import waiting
-
-# The interval at which the first stream in line checks for late rollouts.
-_LATE_LOOK_S: Final = 0.25
 
 
 class Rounds:
@@ -40,16 +36,23 @@ class Rounds:
         _do(actions)
 
     def book(self, n_trajectories: int, *, recall: Callable[[], None] | None = None) -> Place:
-        """Takes places in the first round that has free places; never waits. See `RoundPlaces.book`."""
+        """Takes places for the first rollout of a stream; never waits. See `RoundPlaces.book`."""
         with self._lock:
             return self._places.book(n_trajectories, time.monotonic(), recall=recall)
 
-    def ask(self, n_trajectories: int) -> Place:
-        """Takes places in the newest round if it has free places; else returns places to `wait` for."""
+    def ask(self, n_trajectories: int, *, played_version: int) -> Place:
+        """Takes places in the newest round if it has free places; else returns places to `wait` for.
+
+        Args:
+            n_trajectories: The trajectories of a rollout.
+            played_version: The round of the stream's last rollout.
+        """
         is_over = threading.Lock()
         is_over.acquire()
         with self._lock:
-            place = self._places.ask(n_trajectories, time.monotonic(), wake=is_over.release)
+            place = self._places.ask(
+                n_trajectories, time.monotonic(), played_version=played_version, wake=is_over.release
+            )
             if not place.version:
                 self._waits[place] = is_over
             return place
@@ -66,11 +69,7 @@ class Rounds:
         if is_over is None:
             return
         try:
-            waiting.acquire(
-                is_over,
-                is_active=is_active,
-                look_s=lambda: _LATE_LOOK_S if self._is_first(place) else waiting.LOOK_S,
-            )
+            waiting.acquire(is_over, is_active=is_active)
         finally:
             with self._lock:
                 self._places.give_up(place)
@@ -96,14 +95,11 @@ class Rounds:
             actions = self._places.replace(n_trajectories, time.monotonic())
         _do(actions)
 
-    def _is_first(self, place: Place) -> bool:
-        """Gives away the places of late rollouts, then returns whether a place is next in line."""
+    def pass_late_on(self) -> None:
+        """Gives the places of late rollouts to other actors; called while the trainer waits for rollouts."""
         with self._lock:
-            if not self._places.is_first(place):
-                return False
             actions = self._places.pass_late_on(time.monotonic())
         _do(actions)
-        return True
 
 
 def _do(actions: Actions) -> None:

@@ -229,6 +229,11 @@ class ActorServer:
         if self._rounds is not None and rollout.policy_version == self.publisher.version:
             self._rounds.replace(n_trajectories)
 
+    def pass_late_on(self) -> None:
+        """If actors play in rounds, gives the places of late rollouts to other actors."""
+        if self._rounds is not None:
+            self._rounds.pass_late_on()
+
     def evaluate_newest(self, env_steps: int, opponents: Mapping[int, PolicyState]) -> None:
         """Requests an evaluation of the newest policy; see `DistributedActors.evaluate_newest`."""
         if self._evaluations is not None:

@@ -233,7 +233,7 @@ class IntakeStream:
         rounds, place = self._parts.rule.rounds, self._state.place
         if rounds is not None and place is not None and not place.is_held:
             # The actor has used the places that it had.
-            self._state.place = rounds.ask(self._n_trajectories)
+            self._state.place = rounds.ask(self._n_trajectories, played_version=rollout.policy_version)
         return self.progress()
 
     def await_credit(self, *, is_active: Callable[[], bool]) -> StreamProgress:

@@ -40,17 +40,14 @@ def wait_for(
     return True
 
 
-def acquire(
-    lock: threading.Lock, *, is_active: Callable[[], bool], look_s: Callable[[], float] = lambda: LOOK_S
-) -> bool:
+def acquire(lock: threading.Lock, *, is_active: Callable[[], bool]) -> bool:
     """Acquires a lock that another thread may release. Waits until it has the lock, or the caller no longer waits.
 
     A lock wakes a waiting thread more cheaply than a condition, because a condition has a second lock.
 
     Args:
         lock: The lock.
-        is_active: Returns whether the caller still waits. Called before every wait.
-        look_s: Returns the longest time until the next call of `is_active`, in seconds. Called before every wait.
+        is_active: Returns whether the caller still waits. Called at least every `LOOK_S`.
 
     Returns:
         True if the lock is held now.
@@ -58,6 +55,6 @@ def acquire(
     if lock.acquire(blocking=False):
         return True
     while is_active():
-        if lock.acquire(timeout=look_s()):
+        if lock.acquire(timeout=LOOK_S):
             return True
     return False

@@ -192,6 +192,17 @@ def test_what_an_earlier_learner_asked_for_is_stale_and_no_reason_to_warn(caplog
     assert [record.levelno for record in caplog.records] == [logging.INFO]
 
 
+@pytest.mark.parametrize(("max_policy_lag", "n_lines"), [(0, 0), (1, 1)])
+def test_a_first_rollout_in_rounds_is_no_reason_to_warn(
+    caplog: pytest.LogCaptureFixture, max_policy_lag: int, n_lines: int
+):
+    stale = StaleTrajectories(max_policy_lag)
+    assert stale.drops(3, policy_lag=2, is_first=True)
+    assert (stale.count, len(caplog.messages)) == (3, n_lines)
+    assert stale.drops(3, policy_lag=2)
+    assert len(caplog.messages) == 1
+
+
 def test_stale_rollout_counts_as_taken_and_its_room_is_given_back():
     queue = RolloutQueue(2)
     fresh = FreshDestination(queue, lambda rollout, n: rollout.sequence == 1 and n == 2)

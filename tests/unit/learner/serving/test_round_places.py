@@ -12,7 +12,7 @@ class Actor:
     """An actor with its place; `is_here` is False while its connection is lost and its stream not closed yet."""
 
     def __init__(self, n: int) -> None:
-        self.n, self.is_here = n, True
+        self.n, self.is_here, self.is_hollow = n, True, False
         self.place: Place | None = None
 
     def recall(self) -> None:
@@ -29,8 +29,8 @@ class Training:
         self.batch_size, self.largest, self.now, self.version = batch_size, max(sizes), 0.0, _FIRST
         self.places = RoundPlaces(batch_size)
         self.places.begin(_FIRST, 0.0)
-        # of the newest round: trajectories that came in time, that came late, and that filled no batch
-        self.n_in_time = self.n_late = self.n_replaced = 0
+        # of the newest round: trajectories that came, those of them that had places, and those that filled no batch
+        self.n_came = self.n_placed = self.n_replaced = 0
         self.n_updates = 0
         self.asked: list[Place] = []
         self.woken: list[Place] = []
@@ -41,12 +41,18 @@ class Training:
     # -- what can happen --
 
     def events(self) -> list[tuple[str, int]]:
-        happens = [("a second goes by", 0), ("a late rollout is looked for", 0)]
+        happens = [("a second goes by", 0), ("late rollouts are looked for", 0)]
+        n_honest = sum(not actor.is_hollow for actor in self.actors)
         for i, actor in enumerate(self.actors):
             happens.append(("the stream breaks", i))
-            happens += [("go for good", i)] if len(self.actors) > 1 else []
+            happens += [("go for good", i)] if n_honest > 1 or actor.is_hollow else []
+            if actor.is_hollow:
+                continue
+            happens += [("send nothing from now on", i)] if n_honest > 1 else []
             if self.may_play(actor):
                 happens += [("play", i), ("play what fills no batch", i)]
+                happens += [("play and ask after the update", i)] if self.completes(actor) else []
+                happens += [("play the old version", i)] if actor.place.version < self.version else []
             elif actor.place is not None and actor.place.version == 0 and actor.is_here:
                 happens.append(("give up the wait", i))
         return happens
@@ -56,8 +62,10 @@ class Training:
         actor = self.actors[i]
         if what == "a second goes by":
             self.now += 1.0
-        elif what == "a late rollout is looked for":
+        elif what == "late rollouts are looked for":
             self.do(self.places.pass_late_on(self.now))
+        elif what == "send nothing from now on":
+            actor.is_hollow = True
         elif what == "the stream breaks":
             self.leave(actor)
             self.come(actor)
@@ -69,13 +77,22 @@ class Training:
             self.leave(actor)
             self.come(actor)
         else:
-            self.play(actor, is_idle=what == "play what fills no batch")
+            self.play(
+                actor,
+                actor.place.version if what == "play the old version" else self.version,
+                is_idle=what == "play what fills no batch",
+                asks_late=what == "play and ask after the update",
+            )
         self.come_back()
         self.check()
 
     def may_play(self, actor: Actor) -> bool:
         """Returns whether an actor has places of the newest round, or had them before it was late."""
         return actor.is_here and actor.place is not None and 0 < actor.place.version <= self.version
+
+    def completes(self, actor: Actor) -> bool:
+        """Returns whether an actor's rollout completes the batch."""
+        return self.n_came + actor.n - self.n_replaced >= self.batch_size
 
     def come(self, actor: Actor) -> None:
         actor.is_here = True
@@ -84,7 +101,6 @@ class Training:
     def leave(self, actor: Actor) -> None:
         self.do(self.places.give_back(actor.place, self.now))
         assert not actor.place.is_held
-        assert not self.places.is_first(actor.place), "it waits, and nobody is there"
 
     def come_back(self) -> None:
         """Actors that were called back open another stream."""
@@ -92,27 +108,36 @@ class Training:
             self.leave(gone[0])
             self.come(gone[0])
 
-    def play(self, actor: Actor, *, is_idle: bool) -> None:
+    def play(self, actor: Actor, version: int, *, is_idle: bool = False, asks_late: bool = False) -> None:
         place = actor.place
-        was_late, is_newest = place.is_late, place.version == self.version
-        # A rollout of a round that is over comes too late for any, and one of an earlier learner asks for no places.
-        self.places.played(place, self.version, self.now)
+        has_place = place.is_held and place.played_version is not None and place.version == self.version
+        self.places.played(place, version, self.now)
         assert not place.is_held
-        if is_newest and was_late:
-            self.n_late += actor.n
-        elif is_newest:
-            self.n_in_time += actor.n
-        if is_idle and self.n_in_time + self.n_late - self.n_replaced <= self.batch_size:
-            self.n_replaced += actor.n
-            self.do(self.places.replace(actor.n, self.now))
-        if self.n_in_time + self.n_late - self.n_replaced >= self.batch_size:
-            self.version += 1
-            self.n_updates += 1
-            self.n_in_time = self.n_late = self.n_replaced = 0
-            self.do(self.places.begin(self.version, self.now))
-        actor.place = asked = self.places.ask(actor.n, self.now, wake=lambda: self.woken.append(asked))
+        if version == self.version:
+            self.n_came += actor.n
+            self.n_placed += actor.n * has_place
+            if is_idle:
+                self.n_replaced += actor.n
+                self.do(self.places.replace(actor.n, self.now))
+        if asks_late:
+            self.update()
+            self.ask(actor, version)
+        else:
+            self.ask(actor, version)
+            self.update()
+
+    def ask(self, actor: Actor, played_version: int) -> None:
+        asked = self.places.ask(actor.n, self.now, played_version=played_version, wake=lambda: self.woken.append(asked))
+        actor.place = asked
         if not asked.version:
             self.asked.append(asked)
+
+    def update(self) -> None:
+        if self.n_came - self.n_replaced >= self.batch_size:
+            self.version += 1
+            self.n_updates += 1
+            self.n_came = self.n_placed = self.n_replaced = 0
+            self.do(self.places.begin(self.version, self.now))
 
     def do(self, actions: Actions) -> None:
         for action in actions:
@@ -126,27 +151,34 @@ class Training:
         assert not any(place in self.woken for place in waiting), "one is woken for nothing"
         assert all(place in self.woken for place in held if place in self.asked), "one that got places is not woken"
         assert self.places.n_waiting == len(waiting)
-        n_newest = sum(place.n_trajectories for place in held if place.version == self.version)
-        n_taken = n_newest + self.n_in_time
-        assert n_taken - self.n_replaced < self.batch_size + self.largest, f"{n_taken} places are taken"
-        assert not waiting or n_taken - self.n_replaced >= self.batch_size, "one waits, and there are places"
-        for version in {place.version for place in held} - {self.version}:
-            n = sum(place.n_trajectories for place in held if place.version == version)
-            assert n < self.batch_size + self.largest, f"{n} places are taken of round {version}"
+        newest = [place for place in held if place.version == self.version]
+        n_first = sum(place.n_trajectories for place in newest if place.played_version is None)
+        n_later = sum(place.n_trajectories for place in newest if place.played_version is not None)
+        n_placed = n_later + self.n_placed - self.n_replaced
+        assert n_placed < self.batch_size + self.largest, f"{n_placed} places are taken"
+        n_taken = n_later + self.n_came - self.n_replaced
+        for place in waiting:
+            n_before = n_taken + n_first * (place.played_version == self.version)
+            assert n_before >= self.batch_size, "one waits, and there are places"
+        later = [place for place in held if place.version > self.version]
+        assert all(place.version == self.version + 1 and place.played_version is None for place in later)
+        if n_taken + n_first < self.batch_size:
+            assert all(actor.place not in later for actor in self.actors), "one waits for the next round in this one"
 
     def settle(self) -> None:
-        """From here on all play as they may, and the batches fill."""
+        """From here on all but the hollow ones play as they may, and the batches fill."""
         wanted = self.n_updates + 3
-        for _ in range(30):
+        for _ in range(80):
             if self.n_updates >= wanted:
                 return
             for actor in self.actors:
-                if self.may_play(actor):
-                    self.play(actor, is_idle=False)
+                if self.may_play(actor) and not actor.is_hollow:
+                    self.play(actor, self.version)
                     self.come_back()
                     self.check()
             self.now += 1.0
             self.do(self.places.pass_late_on(self.now))
+            self.come_back()
         raise AssertionError("training has stopped")
 
 

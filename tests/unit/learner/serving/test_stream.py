@@ -199,13 +199,16 @@ class TestRounds:
     def played(self, sequence: int, version: int) -> Rollout:
         return make_rollout(sequence=sequence, policy_version=version)
 
-    def test_first_rollouts_fill_the_round_and_the_next_actor_waits_for_the_next_policy(self):
+    def test_a_new_actor_plays_at_once_until_others_fill_the_round_and_then_with_the_next_policy(self):
         rounds = begun(Rounds(4))
         intake = Intake(rule=CreditRule(rounds=rounds))
         streams = [intake.join_and_open(actor_id=name, process_nonce=index) for index, name in enumerate("abc")]
         progress = [stream.progress() for stream in streams]
-        assert [told.min_policy_version for told in progress] == [1, 1, 2]
+        assert [told.min_policy_version for told in progress] == [1, 1, 1]
         assert [told.credit_sequence for told in progress] == [1, 1, 1], "nothing is played ahead"
+        for stream in streams[:2]:
+            stream.accept(self.played(1, version=1), is_active=always)
+        assert intake.join_and_open(actor_id="d", process_nonce=3).progress().min_policy_version == 2
 
     def test_credit_waits_until_the_next_round_and_the_acknowledgement_does_not(self):
         rounds = begun(Rounds(2))
@@ -227,15 +230,18 @@ class TestRounds:
         assert (later[0].acknowledged_sequence, later[0].credit_sequence, later[0].min_policy_version) == (1, 2, 2)
 
     def test_an_actor_whose_old_stream_had_the_places_is_called_back(self):
-        intake = Intake(rule=CreditRule(rounds=begun(Rounds(2))))
+        rounds = begun(Rounds(2))
+        intake = Intake(rule=CreditRule(rounds=rounds))
         frozen = intake.join_and_open()
+        frozen.accept(self.played(1, version=1), is_active=always)
+        rounds.begin(2)
         called_back = []
         again = intake.join_and_open(cancel=lambda: called_back.append("again"))
-        assert again.progress().min_policy_version == 2
+        assert again.progress().min_policy_version == 3
         frozen.close(clean=False)
         assert called_back == ["again"], "nobody else plays this round"
         again.close(clean=False)
-        assert intake.join_and_open().progress().min_policy_version == 1
+        assert intake.join_and_open().progress().min_policy_version == 2
 
     def test_wait_for_the_next_round_ends_with_training(self):
         intake = Intake(rule=CreditRule(rounds=begun(Rounds(2))))

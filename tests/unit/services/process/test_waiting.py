@@ -123,16 +123,3 @@ def test_a_caller_that_has_gone_does_not_wait(no_looks: None):
     with condition:
         assert not waiting.wait_for(condition, lambda: False, is_active=lambda: False)
     assert not waiting.acquire(lock, is_active=lambda: False)
-
-
-def test_each_wait_for_a_lock_may_be_of_another_length():
-    lock = threading.Lock()
-    lock.acquire()
-    looks = iter((0.0, 0.01, 0.0))
-    left = [True] * 3
-
-    def look_s() -> float:
-        return next(looks)
-
-    assert not waiting.acquire(lock, is_active=lambda: bool(left) and left.pop(), look_s=look_s)
-    assert next(looks, None) is None
