@@ -371,10 +371,13 @@ def _misspelt_variables(settings: type[BaseModel], origins: Origins, scope: Help
         option = option_name(path)
         if path[0] in settings.model_fields:
             continue
+        is_certain = is_misspelt(option, known)
+        if not is_certain and not is_begun(option, known):
+            continue
         guess = did_you_mean(option, known, scope.spellings(settings), shown=lambda name: variable_name(_path(name)))
-        if is_misspelt(option, known):
+        if is_certain:
             lines.append(f"{variable}: there is no such setting; {guess} Correct or unset it")
-        elif is_begun(option, known):
+        else:
             logger.warning("%s is not a setting, and is ignored; %s", variable, guess)
     return lines
 
