@@ -1,6 +1,7 @@
 """The long run: `python -m tests.chaos --seed 3`."""
 
 import argparse
+import math
 import multiprocessing
 import os
 import shutil
@@ -28,7 +29,7 @@ def main() -> int:
         "--faults",
         type=int,
         default=1000,
-        help=f"number of faults in all suites together; rounds of up to {_FAULTS_PER_ROUND}, each with the next seed",
+        help=f"least number of faults in all suites; rounds of up to {_FAULTS_PER_ROUND}, each with the next seed",
     )
     parser.add_argument(
         "--suites", nargs="+", choices=SUITES, default=tuple(SUITES), help="suites to run; default: all"
@@ -65,8 +66,8 @@ def _plays(folder: Path, options: argparse.Namespace) -> list[Play]:
         Play(
             suite,
             folder / f"{suite}-{options.seed + i}",
-            n_actor_faults=round(n_actor_faults * scale),
-            n_learner_faults=round(n_learner_faults * scale),
+            n_actor_faults=math.ceil(n_actor_faults * scale),
+            n_learner_faults=math.ceil(n_learner_faults * scale),
             n_actors=options.actors,
             seed=options.seed + i,
             short=options.short,
