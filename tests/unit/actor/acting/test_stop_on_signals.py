@@ -3,16 +3,17 @@
 import io
 import logging
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from rollcast.actor.acting.process import act, stop_on_signals
 from rollcast.actor.settings import ActorSettings
 from rollcast.services.process.stop_signals import stop_signals
-from tests.processes import DEADLINE_S, script
+from tests.processes import DEADLINE_S, environment
 
 
 class InterruptedFile(io.RawIOBase):
@@ -59,9 +60,8 @@ def test_a_signal_while_the_log_is_written_stops_the_actor_and_is_told():
 # The main thread has the lock of its event while it begins to wait, and that of `threading` while it joins a thread;
 # Python 3.13 has no such lock.
 @pytest.mark.parametrize("lock", ["stop._cond", "getattr(threading, '_shutdown_locks_lock', stop._cond)"])
-def test_a_signal_stops_an_actor_whose_main_thread_holds_a_lock(lock: str, tmp_path: Path):
-    program = tmp_path / "interrupted.py"
-    program.write_text(
+def test_a_signal_stops_an_actor_whose_main_thread_holds_a_lock(lock: str):
+    program = (
         "import os, signal, threading\n"
         "from rollcast.actor.acting.process import stop_on_signals\n"
         "stop = threading.Event()\n"
@@ -70,7 +70,8 @@ def test_a_signal_stops_an_actor_whose_main_thread_holds_a_lock(lock: str, tmp_p
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
         f"    print(stop.wait({DEADLINE_S}))\n"
     )
-    assert script(program, cwd=tmp_path).stdout == "True\n"
+    command = [sys.executable, "-c", program]
+    assert subprocess.check_output(command, env=environment(), text=True, timeout=DEADLINE_S) == "True\n"
 
 
 class _StopsAtAWarning(logging.Handler):
