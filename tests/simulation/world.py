@@ -373,7 +373,7 @@ class World:
         self._run_connected(name, process, connection, lambda: self._play(connection, process, random.Random(nonce)))
 
     def _send_nothing(self, name: str) -> None:
-        """A hostile actor's main thread: it comes again whenever its connection ends."""
+        """A hostile actor's main thread: it comes again whenever its connection ends, for whatever reason."""
         offer = JoinOffer(
             actor_id=name,
             process_nonce=1,
