@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from rollcast.services.client.client import LearnerClient
-from rollcast.services.errors import RollcastError
+from rollcast.services.errors import NotReadyError, RollcastError
 from rollcast.services.limits.limits import Limits
 from rollcast.services.process.socket_paths import short_temporary_paths
 from rollcast.services.security.security import PLAIN_CLIENT, ClientSecurity
@@ -27,6 +28,7 @@ from rollcast.tools.relay.ingest import IngestPlan, IngestProcesses
 from tests.chaos.acting import read_acknowledgements
 from tests.chaos.learners import QueueLearner
 from tests.chaos.processes import SupervisedActor
+from tests.integration.learner_fakes import offer
 from tests.processes import DEADLINE_S, ended, is_alive, running, status_of, wait_until
 
 pytestmark = pytest.mark.slow
@@ -151,6 +153,46 @@ def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(
         assert [one.n_starts for one in actors] == [1] * 4, "the same processes all along"
         stack.pop_all().close()
     serving.check_whole(acknowledged, more_than=24)
+
+
+def test_a_process_that_starts_again_gets_its_share_of_actors_which_wait_for_it_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    clock, may_start, start = JumpingClock(), threading.Event(), BaseProcess.start
+
+    def start_or_refuse(process: BaseProcess) -> None:
+        if not may_start.is_set():
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        start(process)
+
+    with contextlib.ExitStack() as stack:
+        with short_temporary_paths():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rollcast-"))
+        address = f"unix:{folder}/learner.sock"
+        monkeypatch.setattr(ingest, "time", clock)
+        processes = IngestProcesses([plan_of(number, address) for number in (1, 2)])
+        stack.callback(processes.close)
+        processes.start()
+        processes.wait_until_served()
+        stack.enter_context(QueueLearner(7, local_address=address, assignment=processes))
+
+        def sent_to() -> str | None:
+            with contextlib.suppress(NotReadyError):
+                return processes.elsewhere(offer(), 0)
+            return None
+
+        wait_until(sent_to, "both processes to serve")
+        monkeypatch.setattr(BaseProcess, "start", start_or_refuse)
+        killed = processes.pids[0]
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: killed not in processes.pids, "the killed process to be given up")
+        assert sent_to() is None
+        clock.ahead_s += 11.0
+        wait_until(sent_to, "the other to take actors")
+        left = sent_to()
+        may_start.set()
+        wait_until(lambda: len(processes.pids) == 2, "another in its place")
+        wait_until(lambda: sent_to() not in (None, left), "the new process to get an actor")
 
 
 def test_training_in_rounds_goes_on_without_a_killed_process_and_ends_everywhere(tmp_path: Path):

@@ -58,7 +58,8 @@ _REPORT_S: Final = 0.5
 # Seconds of silence after which no actor is redirected to a process, as it may be frozen, and after which it is killed.
 _DOUBT_S: Final = 3.0
 _SILENCE_S: Final = 10.0
-# Seconds for which actors are asked to retry while no process serves; after that, the learner takes them itself.
+# Seconds for which actors are asked to retry while a process starts, so that it gets its share of them, or while none
+# serves. After that, the others take them, or the learner itself.
 _PATIENCE_S: Final = 10.0
 # Seconds within which a process has to serve, and that it may take to end.
 _START_TIMEOUT_S: Final = 60.0
@@ -190,6 +191,11 @@ class _IngestProcess:
         self._load.send(now)
         return self.address
 
+    @property
+    def is_starting(self) -> bool:
+        """True until it serves for the first time after its start."""
+        return not (self.address and self._has_learner)
+
     def may_serve(self, now: float) -> bool:
         """Returns whether it serves, according to its last report."""
         return bool(self.address) and self._has_learner and now - self._heard_at < _DOUBT_S
@@ -255,7 +261,8 @@ class IngestProcesses:
 
     When an actor joins, the learner redirects it to the process with the fewest actors. Evaluators, and actors that
     reach no process, stay at the learner. The learner restarts a process that dies or stays silent for 10 s. The actors
-    of that process return to the learner, which redirects them to another process.
+    of that process return to the learner, which redirects them again. While a process starts, actors wait for it for up
+    to 10 s: otherwise all would join the others, and it would stay without any.
 
     Args:
         plans: One for each process.
@@ -272,8 +279,8 @@ class IngestProcesses:
         self._note: NoteEvent = forget_event
         self._supervision = Supervision(self._processes, max_restarts=2**31, on_exit=self._note_exit)
         self._lock = threading.Lock()  # guards the processes' loads, and the time below
-        # The time at which an actor first found that no process serves; None: one serves.
-        self._none_since: float | None = None
+        # The time at which an actor was first asked to wait for processes; None: no process has to be waited for.
+        self._waited_since: float | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rollcast-ingest-watch", daemon=True)
 
@@ -314,21 +321,26 @@ class IngestProcesses:
         """Returns the address of the process that takes an actor; None: the learner takes it itself.
 
         Raises:
-            NotReadyError: No process serves at this moment.
+            NotReadyError: A process starts at this moment, or none serves.
         """
         del n_taken
         if offer.role is ActorRole.EVALUATE:
             return None
         now = time.monotonic()
         with self._lock:
+            if self._has_to_wait(now):
+                if self._waited_since is None:
+                    self._waited_since = now
+                if now - self._waited_since <= _PATIENCE_S:
+                    raise NotReadyError("the learner's ingest processes are starting; try again with backoff")
             serving = [process for process in self._processes if process.may_serve(now)]
-            if serving:
-                return min(serving, key=lambda process: process.load(now)).send_one(now)
-            if self._none_since is None:
-                self._none_since = now
-            if now - self._none_since > _PATIENCE_S or all(process.has_finished for process in self._processes):
-                return None
-        raise NotReadyError("the learner's ingest processes are starting again; try again with backoff")
+            return min(serving, key=lambda process: process.load(now)).send_one(now) if serving else None
+
+    def _has_to_wait(self, now: float) -> bool:
+        """Returns whether a process starts, which is to get its share of the actors, or none serves."""
+        running = [process for process in self._processes if not process.has_finished]
+        is_starting = any(process.is_starting for process in running)
+        return bool(running) and (is_starting or not any(process.may_serve(now) for process in running))
 
     def took(self, name: str) -> None:
         """Does nothing, because there is only one learner."""
@@ -382,8 +394,8 @@ class IngestProcesses:
             self._supervision.look_after()
             looked_at = time.monotonic()
             with self._lock:
-                if any(process.may_serve(time.monotonic()) for process in self._processes):
-                    self._none_since = None
+                if not self._has_to_wait(time.monotonic()):
+                    self._waited_since = None
             # A process whose end is not noticed yet has a connection that is always readable.
             self._stop.wait(_LOOK_S / 5)
 
