@@ -648,7 +648,7 @@ class TestAllLanguagesAtOnce:
     def test_one_policy_learns_from_all_and_solves_each(self, programs: Programs, tmp_path: Path):
         """An actor takes the environments, and a learner trains until the last 100 episodes, of all clients, have 490.
 
-        Then each client's poles stand for 400 steps at least: the policy samples, and sixteen episodes have a spread of 10.
+        Then each client's poles stand for 400 steps at least: the policy samples, and 16 episodes have a spread of 10.
         """
         address, run = f"127.0.0.1:{free_port()}", tmp_path / "run"
         training = ("--algorithm", "impala", "--stop-return", 490, "--seed", 3, "--run-dir", run)

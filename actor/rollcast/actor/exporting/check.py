@@ -30,7 +30,6 @@ _BEGIN_RATE: Final = 0.1
 # The widest Box from which observations are drawn uniformly. Observations of a wider Box are drawn around 0, because
 # environments are seldom near such bounds.
 _WIDEST: Final = 1e3
-_N_TIMED: Final = 1000
 _TIMED_S: Final = 2.0
 
 
@@ -55,7 +54,14 @@ class Agreement:
 
 
 def check_model(
-    content: bytes, model: PolicyModel, saved: SavedPolicy, spaces: EnvironmentSpaces, substep_key: str, n: int
+    content: bytes,
+    model: PolicyModel,
+    saved: SavedPolicy,
+    spaces: EnvironmentSpaces,
+    substep_key: str,
+    n: int,
+    *,
+    n_timed: int = 1000,
 ) -> Agreement:
     """Runs a model and its policy on the same observations, in episodes that begin at random steps.
 
@@ -66,6 +72,7 @@ def check_model(
         spaces: The policy's spaces, by substep key.
         substep_key: The substep that the model acts in.
         n: The number of observations to compare; rounded up to whole batches.
+        n_timed: The most actions to time, of each of the two.
 
     Raises:
         MismatchError: The outputs differ by more than the tolerance, or the actions differ.
@@ -123,8 +130,8 @@ def check_model(
         n_observations=n_compared,
         largest_difference=largest,
         n_ties=n_ties,
-        model_s=_times(lambda: session(one, no_state)),
-        policy_s=_times(act_once),
+        model_s=_times(lambda: session(one, no_state), n_timed),
+        policy_s=_times(act_once, n_timed),
     )
 
 
@@ -263,13 +270,13 @@ def _mismatch(
     )
 
 
-def _times(act: Callable[[], object]) -> NDArray[np.float64]:
-    """Returns the seconds of single calls, after a few uncounted ones."""
+def _times(act: Callable[[], object], n: int) -> NDArray[np.float64]:
+    """Returns the seconds of `n` single calls at most, after a few uncounted ones."""
     for _ in range(20):
         act()
     taken: list[float] = []
     began = time.perf_counter()
-    while len(taken) < _N_TIMED and time.perf_counter() - began < _TIMED_S:
+    while len(taken) < n and time.perf_counter() - began < _TIMED_S:
         start = time.perf_counter()
         act()
         taken.append(time.perf_counter() - start)

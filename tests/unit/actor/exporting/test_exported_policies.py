@@ -120,7 +120,7 @@ def exported(saved: SavedPolicy, names: PlayerName = "rollcast") -> tuple[Policy
 
 def agreement(saved: SavedPolicy, names: PlayerName = "rollcast", n: int = 300) -> Agreement:
     model, content = exported(saved, names)
-    return check_model(content, model, saved, saved.spaces, "0", n)
+    return check_model(content, model, saved, saved.spaces, "0", n, n_timed=10)
 
 
 CASES = [
