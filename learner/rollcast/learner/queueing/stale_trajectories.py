@@ -32,6 +32,8 @@ class StaleTrajectories:
         self._clock = clock
         self._lock = threading.Lock()  # guards the counters and times below
         self._n_unreported = 0
+        # In rounds: trajectories of first rollouts, each of which may have made one of another actor too old.
+        self._n_displaced = 0
         self._next_warning = self._next_info = -math.inf
 
     def is_stale(self, policy_lag: int) -> bool:
@@ -48,21 +50,30 @@ class StaleTrajectories:
         is_stale = self.is_stale(policy_lag)
         if is_stale:
             self.drop(n_trajectories, policy_lag=policy_lag, is_first=is_first)
+        elif is_first and self._max_policy_lag == 0:
+            with self._lock:
+                self._n_displaced += n_trajectories
         return is_stale
 
     def drop(self, n_trajectories: int, *, policy_lag: int, is_first: bool = False) -> None:
         """Counts stale trajectories, and warns at most once a minute.
 
+        In rounds, an actor's first rollout takes no place from others. So it is no fault if it is stale, or if it comes
+        in time and a rollout of another actor is therefore too old; see `rollcast.learner.serving.round_places`.
+
         Args:
             n_trajectories: Their number.
             policy_lag: As in `is_stale`.
-            is_first: True for an actor's first rollout. In rounds it takes no place, so that it is no fault if it is
-                stale; see `rollcast.learner.serving.round_places`.
+            is_first: True for an actor's first rollout.
         """
         with self._lock:
             self.count += n_trajectories
-            if not (is_first and self._max_policy_lag == 0):
-                self._note(n_trajectories, policy_lag)
+            if is_first and self._max_policy_lag == 0:
+                return
+            n_displaced = min(self._n_displaced, n_trajectories)
+            self._n_displaced -= n_displaced
+            if n_trajectories > n_displaced:
+                self._note(n_trajectories - n_displaced, policy_lag)
 
     def _note(self, n_trajectories: int, policy_lag: int) -> None:
         # The newest version may have changed since they were found to be stale.

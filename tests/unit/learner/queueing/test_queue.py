@@ -203,6 +203,15 @@ def test_a_first_rollout_in_rounds_is_no_reason_to_warn(
     assert len(caplog.messages) == 1
 
 
+def test_a_rollout_for_which_a_first_one_came_in_time_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture):
+    stale = StaleTrajectories(0)
+    assert not stale.drops(3, policy_lag=0, is_first=True)
+    assert stale.drops(2, policy_lag=1)
+    assert (stale.count, caplog.messages) == (2, [])
+    assert stale.drops(2, policy_lag=1)
+    assert caplog.messages[0].startswith("dropped 1 stale trajectories since the last such warning, 4 in all: ")
+
+
 def test_stale_rollout_counts_as_taken_and_its_room_is_given_back():
     queue = RolloutQueue(2)
     fresh = FreshDestination(queue, lambda rollout, n: rollout.sequence == 1 and n == 2)
