@@ -246,8 +246,8 @@ def _script(
     ]
     directives = [
         f"--job-name={folder.job_name(job)}",
-        f"--chdir={_quoted(surroundings.working_directory)}",
-        f"--output={_quoted(_literal(folder.logs) + f'/{slurm_log}.out')}",
+        f"--chdir={quoted_value(surroundings.working_directory)}",
+        f"--output={quoted_value(_literal(folder.logs) + f'/{slurm_log}.out')}",
         *("--open-mode=append", "--requeue", f"--signal=B:TERM@{surroundings.signal_s}"),
         *("--nodes=1", "--ntasks=1", f"--cpus-per-task={resources.cpus}"),
         *(
@@ -285,7 +285,7 @@ def _literal(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
-def _quoted(value: object) -> str:
+def quoted_value(value: object) -> str:
     """Quotes a value of an #SBATCH line, because sbatch splits lines at spaces."""
     text = str(value)
     return f'"{text}"' if any(character.isspace() for character in text) else text

@@ -23,7 +23,7 @@ from rollcast.services.settings.origins import Origins
 from rollcast.services.settings.resume_rules import FREE
 from rollcast.services.settings.setting import setting
 from rollcast.services.settings.settings import LogLevel
-from rollcast.tools.slurm.scripts import Resources
+from rollcast.tools.slurm.scripts import Resources, quoted_value
 
 # The scripts give these to the learner; certificates and tokens are made for each run.
 _MADE_HERE: Final = (
@@ -107,7 +107,8 @@ def _extra_options(value: str) -> list[str]:
     """Returns sbatch options, each with its value: `-C fast --exclusive` gives two."""
     options: list[str] = []
     for word in shlex.split(value):
-        quoted = f'"{word}"' if any(character.isspace() for character in word) else word
+        name, equals, given = word.partition("=") if word.startswith("--") else ("", "", word)
+        quoted = f"{name}{equals}{quoted_value(given)}"
         if word.startswith("-") or not options:
             options.append(quoted)
         else:

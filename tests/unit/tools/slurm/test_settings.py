@@ -84,6 +84,10 @@ class TestActors:
         assert learner.extra == ["--mail-type=END", "-C fast"]
         assert actor.extra == ["--mail-type=END", "-C fast", "--nice=100"]
 
+    def test_may_have_options_with_spaces_in_their_values(self):
+        settings = read("--sbatch", "--comment='of the second try' --wckey 'a b' --exclusive")
+        assert settings.learner_resources().extra == ['--comment="of the second try"', '--wckey "a b"', "--exclusive"]
+
 
 @pytest.mark.parametrize("time", ["4", "3:01", "0:3:01", "0-1", "1-0:0:0", "UNLIMITED", "0", "0:00"])
 def test_a_time_limit_leaves_time_to_train(time):
@@ -117,6 +121,7 @@ def test_an_evaluator_comes_with_evaluations(arguments, number):
             ("--sbatch", "-C fast --time=2:00"),
             "--sbatch: .* is not valid: '--time=2:00' is set by --time; expected other sbatch options; give --time",
         ),
+        (("--sbatch", "'--time=2 0'"), "'--time=\"2 0\"' is set by --time;"),
         (("--learner-sbatch", "--time 2:00"), "--learner-sbatch: .* '--time 2:00' is set by --time;"),
         (("--actor-sbatch=-t 2:00",), "--actor-sbatch: .* '-t 2:00' is set by --time;"),
         (("--sbatch=-t2:00",), "'-t2:00' is set by --time;"),
