@@ -63,10 +63,18 @@ class JumpingClock:
     def __init__(self) -> None:
         self.ahead_s = 0.0
         self.n_reads = 0
+        self._jumps_before = 0
 
     def monotonic(self) -> float:
         self.n_reads += 1
+        if self.n_reads == self._jumps_before:
+            self.ahead_s += 100.0
         return time.monotonic() + self.ahead_s
+
+    def jump_within(self, n_reads: int) -> None:
+        """Jumps so many reads from now, and returns after one more look at the processes at least."""
+        self._jumps_before = self.n_reads + n_reads
+        wait_until(lambda: self.n_reads > self._jumps_before + 8, "looks after a pause of all processes")
 
 
 @contextlib.contextmanager
@@ -139,9 +147,8 @@ def test_killed_and_frozen_processes_lose_nothing_and_repeat_nothing(
         paused = set(processes.pids)
         for pid in paused:
             os.kill(pid, signal.SIGSTOP)
-        clock.ahead_s += 100.0
-        reads = clock.n_reads
-        wait_until(lambda: clock.n_reads > reads + 20, "looks after a pause of all processes")
+        for n_reads in range(1, 11):  # at any place of a look
+            clock.jump_within(n_reads)
         for pid in paused:
             os.kill(pid, signal.SIGCONT)
         all_go_on("all actors to go on after the pause")

@@ -67,7 +67,8 @@ _STOP_TIMEOUT_S: Final = 8.0
 _KILL_TIMEOUT_S: Final = 3.0
 # Seconds between two checks of the processes while none reports.
 _LOOK_S: Final = 0.25
-# After a pause of the learner of this many seconds, such as Ctrl-Z, the processes may have been paused, too.
+# After a pause of the learner of this many seconds, such as Ctrl-Z, the processes may have been paused, too: their
+# silence so far does not count.
 _PAUSE_S: Final = 2.0
 # Rollouts that arrive at the same time share a message; see `BundleLink`.
 _BUNDLE_WAIT_S: Final = 0.02
@@ -110,7 +111,7 @@ class _IngestProcess:
         self._context = multiprocessing.get_context("spawn")
         self._reports: Connection | None = None
         self._process: BaseProcess | None = None
-        self._heard_at = 0.0
+        self._heard_at = self._looked_at = 0.0
         self._load = ActorLoad()
         # The number of its actors; the address at which actors reach it, empty until it serves.
         self.n_actors = 0
@@ -150,7 +151,8 @@ class _IngestProcess:
         )
         with its, interrupts_held_back():
             process.start()
-        self._process, self._reports, self._heard_at = process, own, time.monotonic()
+        self._process, self._reports = process, own
+        self._heard_at = self._looked_at = time.monotonic()
 
     def take_end(self) -> ActorEnd | None:
         """Reads its reports, and returns its end, if it has ended; see `SupervisedActor`."""
@@ -176,10 +178,6 @@ class _IngestProcess:
         _free(process)
         # It exits with 0 once its learner has reported the end of training.
         return None if self.has_finished else ActorEnd(report)
-
-    def excuse(self, now: float) -> None:
-        """Forgives its silence so far: the whole machine, or all processes of the learner, were paused."""
-        self._heard_at = now
 
     def load(self, now: float) -> int:
         """Returns the number of its actors, including redirected ones that have not arrived."""
@@ -231,8 +229,11 @@ class _IngestProcess:
             while reports.poll():
                 self._take(json.loads(reports.recv_bytes()))
         # Reads the reports before it looks at the clock: this process itself may have been held up.
-        limit_s = _SILENCE_S if self.address else _START_TIMEOUT_S
-        return time.monotonic() - self._heard_at > limit_s
+        now = time.monotonic()
+        if now - self._looked_at > _PAUSE_S:
+            self._heard_at = now
+        self._looked_at = now
+        return now - self._heard_at > (_SILENCE_S if self.address else _START_TIMEOUT_S)
 
     def _take(self, report: Mapping[str, Any]) -> None:
         self._heard_at = time.monotonic()
@@ -384,15 +385,9 @@ class IngestProcesses:
             process.kill()
 
     def _watch(self) -> None:
-        looked_at = time.monotonic()
         while not self._stop.is_set():
             wait([process.reports for process in self._processes if process.reports is not None], _LOOK_S)
-            now = time.monotonic()
-            if now - looked_at > _PAUSE_S:
-                for process in self._processes:
-                    process.excuse(now)
             self._supervision.look_after()
-            looked_at = time.monotonic()
             with self._lock:
                 if not self._has_to_wait(time.monotonic()):
                     self._waited_since = None
