@@ -50,7 +50,9 @@ from rollcast.services.spaces.spaces import EnvironmentSpaces, describe_space
 _DISCOUNT = 0.99
 
 # The smallest default of B; IMPALA's also applies to custom algorithms.
-_LEAST_TRAJECTORIES: Final = {"impala": 8, "ppo": 16, "appo": 16}
+_LEAST_TRAJECTORIES: Final = {"impala": 4, "ppo": 16, "appo": 16}
+# The default of B for custom algorithms that learn from replay.
+_REPLAYED: Final = 8
 
 
 # By the name for `--algorithm`; the settings of each have the same name.
@@ -397,9 +399,9 @@ def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
     """
     if settings.batch_size is not None:
         return settings.batch_size
-    least = _LEAST_TRAJECTORIES.get(settings.algorithm, _LEAST_TRAJECTORIES["impala"])
     if learns_from_replay(settings):
-        return least
+        return _REPLAYED
+    least = _LEAST_TRAJECTORIES.get(settings.algorithm, _LEAST_TRAJECTORIES["impala"])
     n_actors = settings.actors_of_a_batch()
     of_actor = settings.envs_per_actor * max(substep.n_agents for substep in spaces.values())
     # Actors in step contribute one rollout each to every batch.
