@@ -85,7 +85,7 @@ def train_theirs(name: str, seed: int, threshold: float) -> list[Evaluated]:
         for line in process.stdout:
             steps, mean_return = json.loads(line)
             evaluations.append(Evaluated(steps, time.time() - started, mean_return))
-    assert process.returncode == 0, "Stable-Baselines3 has failed; `make peers` installs it"
+    assert process.returncode == 0, "Stable-Baselines3 has failed; `make env` installs it, and `make peers` its tasks"
     return evaluations
 
 

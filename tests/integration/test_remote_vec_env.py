@@ -1,6 +1,5 @@
 """`RemoteVecEnv`: environments of real clients, as gymnasium and Stable-Baselines3 see them."""
 
-import importlib.util
 import math
 import re
 import sys
@@ -337,11 +336,6 @@ class TestArguments:
 
 
 class TestSb3:
-    @pytest.fixture(autouse=True)
-    def installed(self) -> None:
-        if importlib.util.find_spec("stable_baselines3") is None:
-            pytest.skip("stable-baselines3 is not installed (make peers)")
-
     def test_infos_are_those_of_sb3(self, clients: Clients, make: Make):
         clients.come(CartPole(), CartPole())
         env = make(2).for_sb3()

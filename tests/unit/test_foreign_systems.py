@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 # Modules for POSIX alone: the terminal of `rollcast top`.
 POSIX_ONLY = {"rollcast.tools.top.command"}
-# Shows a vector as stable_baselines3's, which tests do without.
+# Imports stable_baselines3, whose own dependencies notice that the system is another.
 OF_ITS_USERS = {"rollcast.actor.dialling.sb3_vec_env"}
 PUBLIC = """
 import importlib, pkgutil, sys

@@ -13,9 +13,6 @@ from tests.soak.__main__ import make_parser
 
 README = ROOT / "README.md"
 
-# Packages of other learners, which stand in examples and are not installed with the tests.
-PEERS = {"stable_baselines3"}
-
 # Of docker-compose.yml and deploy/stack.yml, not of a process.
 DEPLOYMENT_VARIABLES = {
     "ROLLCAST_PORT",
@@ -145,8 +142,6 @@ class TestPrograms:
             trees = [ast.parse(block) for block in blocks(text_of(name), "python")]
             imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
             for node in imports:
-                if (node.module or "").partition(".")[0] in PEERS:
-                    continue
                 module = importlib.import_module(node.module or "")
                 missing = [imported.name for imported in node.names if not hasattr(module, imported.name)]
                 assert not missing, f"{name}: {node.module} has no {missing}"
