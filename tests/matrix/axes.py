@@ -264,8 +264,9 @@ def batch_size(case: Case) -> int:
     of_actor = N_ENVS * n_agents(case)
     if case["batch_size"] is not None or case["deterministic"]:
         return N_ACTORS * of_actor
-    least = {"ppo": 16, "appo": 16}.get(str(case["algorithm"]), 8)
-    return max(N_ACTORS * of_actor, -(-least // of_actor) * of_actor)
+    n_actors = N_ACTORS // 2 if case["algorithm"] == "impala" else N_ACTORS
+    least = {"ppo": 16, "appo": 16}.get(str(case["algorithm"]), 4)
+    return max(n_actors * of_actor, -(-least // of_actor) * of_actor)
 
 
 def total_steps(case: Case) -> int:
