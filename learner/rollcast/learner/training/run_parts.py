@@ -52,7 +52,7 @@ _DISCOUNT = 0.99
 # The smallest default of B; IMPALA's also applies to custom algorithms.
 _LEAST_TRAJECTORIES: Final = {"impala": 4, "ppo": 16, "appo": 16}
 # The default of B for custom algorithms that learn from replay.
-_REPLAYED: Final = 8
+_REPLAY_ENTRIES: Final = 8
 
 
 # By the name for `--algorithm`; the settings of each have the same name.
@@ -400,7 +400,7 @@ def batch_size(settings: LearnerSettings, spaces: EnvironmentSpaces) -> int:
     if settings.batch_size is not None:
         return settings.batch_size
     if learns_from_replay(settings):
-        return _REPLAYED
+        return _REPLAY_ENTRIES
     least = _LEAST_TRAJECTORIES.get(settings.algorithm, _LEAST_TRAJECTORIES["impala"])
     n_actors = settings.actors_of_a_batch()
     of_actor = settings.envs_per_actor * max(substep.n_agents for substep in spaces.values())

@@ -21,6 +21,7 @@ from rollcast.learner.training.run_parts import (
 )
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.spaces.spaces import SubstepSpaces
+from tests.documents import text_of
 from tests.rollouts import CARTPOLE_LIKE
 
 CPU = torch.device("cpu")
@@ -63,6 +64,14 @@ def buffers_of(options: str, announce: Callable[[str], None] = print) -> Substep
 )
 def test_a_batch_has_what_the_actors_bring_in_a_round_and_impalas_what_half_of_them_bring(options: str, expected: int):
     assert batch_size(settings_of(options), CARTPOLE_LIKE) == expected
+
+
+def test_the_page_tells_the_smallest_batches():
+    alone = "--n-actors 1 --envs-per-actor 1 --algorithm"
+    least = {name: batch_size(settings_of(f"{alone} {name}"), CARTPOLE_LIKE) for name in ("impala", "ppo", "appo")}
+    assert least["ppo"] == least["appo"]
+    expected = f"A batch has at least {least['impala']} trajectories with IMPALA, and {least['ppo']} with PPO and APPO."
+    assert expected in text_of("tune.md")
 
 
 @pytest.mark.parametrize(
