@@ -15,7 +15,8 @@ class BatchRule:
     """Closes a batch when all live environments wait, the batch is full, or the oldest request reaches its limit.
 
     A request waits for other requests at most as long as the last forward pass took. A request that had just missed a
-    pass would wait about as long. So a slow environment never delays other environments.
+    pass would wait about as long. So a slow environment never delays other environments. `DialledEnvironments` prolongs
+    the wait a little while it reads more requests.
 
     Attributes:
         max_size: The largest number of environments in a batch; None: no limit.

@@ -42,6 +42,10 @@ _REPORT_EVERY_S: Final = 10.0
 _SLOW_S: Final = 10.0
 # The largest number of names of other players in the log.
 _MAX_CHOOSERS: Final = 16
+# The server's thread runs passes up to this long, in seconds. It reads and writes nothing meanwhile.
+_SHORT_PASS_S: Final = 0.001
+# While the server's thread reads requests without a break, a batch may take this long after its oldest request.
+_LONGEST_CROWD_S: Final = 0.002
 
 
 class PlaceNews(NamedTuple):
@@ -98,12 +102,35 @@ class _Arrival(NamedTuple):
     n_envs: int
 
 
+class _Deputy:
+    """The means of the server's thread to answer batches while the acting thread waits. Guarded by the same lock.
+
+    Attributes:
+        rule: Decides when a batch closes.
+        answer: Answers a batch; see `DialledEnvironments.wait`.
+        forward_s: The seconds that the last forward pass took.
+        is_busy: Whether the server's thread is in `answer`, which may deliver turns.
+        error: The exception of `answer`.
+    """
+
+    __slots__ = ("answer", "error", "forward_s", "is_busy", "rule")
+
+    def __init__(self, rule: BatchRule, answer: Callable[[], float | None], forward_s: float) -> None:
+        self.rule = rule
+        self.answer = answer
+        self.forward_s = forward_s
+        self.is_busy = False
+        self.error: Exception | None = None
+
+
 class DialledEnvironments:
     """The places of environments that dial in: a sink for the server, a vector of environments for the actor.
 
     Each environment of a client takes a free place, in order of arrival, and keeps it until its client leaves. The
     server's thread calls `open`, `take` and `leave`. The acting thread waits for the first client's `spaces`, and
-    assigns the places with `agree` and `begin`. Then it repeats `wait` for a batch, `news`, and `act`.
+    assigns the places with `agree` and `begin`. Then it repeats `wait` for a batch, `news`, and `act`. While it waits,
+    the server's thread may answer batches whose passes are short, because two threads that take turns for each batch
+    are slower than one.
 
         environments = DialledEnvironments(address="0.0.0.0:50052")
         with EnvironmentServer(address, environments):
@@ -163,6 +190,13 @@ class DialledEnvironments:
         # Clients that the log has named as slow, each once.
         self._slow: set[DialledClient] = set()
         self._look_at = -math.inf
+        # Makes the server's thread call `look` at a time; None: no server. And the time of the next such call.
+        self._look_later: Callable[[float], None] | None = None
+        self._next_look = math.inf
+        # Whether no request has arrived since the last look.
+        self._is_quiet = True
+        # Answers batches while the acting thread waits; None: the acting thread answers.
+        self._deputy: _Deputy | None = None
         # Players that have chosen actions in place of the policy, and that the log has named.
         self._choosers: set[str] = set()
         # The time of the last batch.
@@ -203,6 +237,25 @@ class DialledEnvironments:
             return len(self._places_of)
 
     # The server's side.
+
+    def attach(self, look_later: Callable[[float], None]) -> None:
+        """Takes the means to call `look`; see `EnvironmentSink.attach`."""
+        with self._changed:
+            self._look_later = look_later
+
+    def look(self) -> None:
+        """Answers a batch that has become due; see `EnvironmentSink.look`."""
+        with self._changed:
+            self._next_look = math.inf
+            if self._deputy is None:
+                return
+            is_quiet, self._is_quiet = self._is_quiet, True
+            oldest = self._oldest()
+            is_crowd = oldest is not None and not is_quiet and time.monotonic() < oldest + _LONGEST_CROWD_S
+            if is_crowd and not self._is_full(self._deputy.rule):
+                self._schedule_look(-math.inf)
+            else:
+                self._answer_if_due(self._deputy)
 
     def open(self, hello: Hello, client: DialledClient) -> None:
         """Takes a client; see `EnvironmentSink.open`.
@@ -261,6 +314,11 @@ class DialledEnvironments:
                     self._asking[index] = now
                     place.free_at = None
                 self._heard[index] = None
+            if self._deputy is not None:
+                self._is_quiet = False
+                if self._next_look == math.inf or self._is_full(self._deputy.rule):
+                    self._answer_if_due(self._deputy)
+                return
             n_ready = len(self._asking) - len(self._held)
             # The acting thread wakes up for the first request, to know its deadline, and for a full batch.
             if n_ready <= len(turns) or n_ready >= min(self._n_live - len(self._held), self._enough):
@@ -341,17 +399,27 @@ class DialledEnvironments:
         forward_s: float = 0.0,
         until: float = math.inf,
         is_active: Callable[[], bool] = lambda: True,
+        answer: Callable[[], float | None] | None = None,
     ) -> bool:
         """Waits until a batch closes.
 
+        If the last pass was short, `answer` runs in the server's thread for each batch that closes, in place of the
+        caller, who goes on waiting. `answer` may use everything that the caller uses between two waits.
+
         Args:
             rule: Decides when a batch closes.
-            forward_s: The seconds that the last forward pass took.
+            forward_s: The seconds that the last forward pass took; 0: no pass yet.
             until: The monotonic time at which to return in any case.
             is_active: Called at least every second. The wait ends when it returns False.
+            answer: Answers a batch as the caller would, and returns the seconds of the pass; None: the caller must
+                decide.
 
         Returns:
-            True if a batch closes; False at `until`, when a client has left, or if `is_active` returned False.
+            True if a batch closes, and the caller must answer it. False at `until`, when a client has left, if
+            `is_active` returned False, or if `answer` returned None.
+
+        Raises:
+            Exception: The exception that `answer` raised.
         """
         with self._changed, self._waiting():
             self._enough = rule.max_size or math.inf
@@ -361,17 +429,25 @@ class DialledEnvironments:
                 if now >= self._look_at:
                     self._look_at = now + LOOK_S
                     self._look_after(now)
-                n_ready = len(self._asking) - len(self._held)
-                deadline = rule.deadline(self._oldest(), forward_s)
-                if rule.is_full(n_ready, self._n_live - len(self._held)) or deadline <= now:
-                    self._quiet_since = now
-                    self._is_idle_from(now)
+                closes_at = self._closes_at(rule, forward_s)
+                if closes_at <= now:
+                    self._note_batch(now)
                     return True
                 has_lost = any(self._places[index].has_left for index in self._heard)
                 if has_lost or now >= until or not is_active():
                     return False
                 self._report()
-                self._changed.wait(max(0.0, min(deadline - now, until - now, LOOK_S)))
+                if answer is None or not 0 < forward_s <= _SHORT_PASS_S or self._look_later is None:
+                    self._changed.wait(max(0.0, min(closes_at - now, until - now, LOOK_S)))
+                    continue
+                deputy = self._deputy = _Deputy(rule, answer, forward_s)
+                self._schedule_look(closes_at)
+                self._changed.wait(max(0.0, min(until - now, LOOK_S)))
+                has_returned, self._deputy, forward_s = self._deputy is None, None, deputy.forward_s
+                if deputy.error is not None:
+                    raise deputy.error
+                if has_returned:
+                    return False
 
     def news(self) -> list[PlaceNews]:
         """Returns the events since the last call, one item for each place, in the order in which they began."""
@@ -545,6 +621,43 @@ class DialledEnvironments:
         late = {place.client.name for place in self._places if place.client is not None and place.free_at is not None}
         if late:
             _log.info("waiting for turns of %s, %.0f s so far", quoted_names(sorted(late)), waited_s)
+
+    def _answer_if_due(self, deputy: _Deputy) -> None:
+        """Answers a batch in the server's thread if one closes, and schedules the next look."""
+        if deputy.is_busy:
+            return
+        closes_at = self._closes_at(deputy.rule, deputy.forward_s)
+        if closes_at <= (now := time.monotonic()):
+            self._note_batch(now)
+            forward_s, deputy.is_busy = None, True
+            try:
+                forward_s = deputy.answer()
+            except Exception as error:  # noqa: BLE001 - the acting thread raises it
+                deputy.error = error
+            deputy.is_busy = False
+            if forward_s is None or forward_s > _SHORT_PASS_S:
+                self._deputy = None
+                self._changed.notify_all()
+                return
+            deputy.forward_s = forward_s
+            closes_at = self._closes_at(deputy.rule, forward_s)
+        self._schedule_look(closes_at)
+
+    def _schedule_look(self, at: float) -> None:
+        if at < self._next_look and self._look_later is not None:
+            self._next_look = at
+            self._look_later(at)
+
+    def _closes_at(self, rule: BatchRule, forward_s: float) -> float:
+        """Returns the time at which a batch closes if nothing changes. Minus infinity means now."""
+        return -math.inf if self._is_full(rule) else rule.deadline(self._oldest(), forward_s)
+
+    def _is_full(self, rule: BatchRule) -> bool:
+        return rule.is_full(len(self._asking) - len(self._held), self._n_live - len(self._held))
+
+    def _note_batch(self, now: float) -> None:
+        self._quiet_since = now
+        self._is_idle_from(now)
 
     def _oldest(self) -> float | None:
         """Returns the time of the oldest request, without those of places in `hold`."""

@@ -1,6 +1,7 @@
 """Acts for environments that dial in, and records a rollout for each substep."""
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -67,27 +68,43 @@ class DialInWorker(SubstepWorker[DialledEnvironments]):
         """Answers requests until the rollout ends; False if `should_stop` returned True, or the worker is idle."""
         self.is_idle = is_due = False
         self._full = {place for place in self._live if self._has_all_rows(place)}
+        until = -math.inf
+
+        def answer() -> float | None:
+            if should_stop is not None and should_stop():
+                return None
+            later = self._turn(is_due=True)
+            return None if later is None or later < until else self._forward_s
+
         while not (should_stop is not None and should_stop()):
-            self._hear()
-            now = time.monotonic()
-            ready = {place: turn for place, turn in self._asking.items() if self._has_room(place, turn)}
-            n_full = len(self._full | (self._asking.keys() - ready.keys()))
-            self._rollout_rule.look(n_full, now)
-            closes_at = self._rollout_rule.closes_at(len(self._live), n_full)
-            is_alone = self._alone_since is not None and now - self._alone_since > IDLE_S
-            if is_alone and not any(recorder.has_rows for recorder in self._recorders.values()):
-                self.is_idle = True
-                return False
-            if is_alone or closes_at <= now:
+            later = self._turn(is_due)
+            if later is None:
+                self.is_idle = not any(recorder.has_rows for recorder in self._recorders.values())
                 self._rollout_rule = RolloutRule()
-                return True
-            if is_due and ready:
-                # the oldest first
-                self._answer(dict(itertools.islice(ready.items(), self._batch_rule.max_size)), now)
-            self._vector_env.hold(self._asking.keys() - ready.keys())
-            until = min(closes_at, now + LOOK_S)
-            is_due = self._vector_env.wait(self._batch_rule, forward_s=self._forward_s, until=until)
+                return not self.is_idle
+            until = later
+            is_due = self._vector_env.wait(self._batch_rule, forward_s=self._forward_s, until=until, answer=answer)
         return False
+
+    def _turn(self, is_due: bool) -> float | None:
+        """Records the news. Answers requests if a batch is due.
+
+        Returns:
+            The time of the next call, at the latest; None: the rollout has ended, or the worker is idle.
+        """
+        self._hear()
+        now = time.monotonic()
+        ready = {place: turn for place, turn in self._asking.items() if self._has_room(place, turn)}
+        n_full = len(self._full | (self._asking.keys() - ready.keys()))
+        self._rollout_rule.look(n_full, now)
+        closes_at = self._rollout_rule.closes_at(len(self._live), n_full)
+        if closes_at <= now or (self._alone_since is not None and now - self._alone_since > IDLE_S):
+            return None
+        if is_due and ready:
+            # the oldest first
+            self._answer(dict(itertools.islice(ready.items(), self._batch_rule.max_size)), now)
+        self._vector_env.hold(self._asking.keys() - ready.keys())
+        return min(closes_at, now + LOOK_S)
 
     def _version_of(self, recorded: Recorded) -> int:
         """Returns the oldest version of all rows, because a slow environment may have received its action long ago.

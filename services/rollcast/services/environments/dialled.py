@@ -1,7 +1,7 @@
 """Defines the messages of clients with environments, and the interfaces of both sides of their streams."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -143,6 +143,17 @@ class DialledClient(Protocol):
 
 class EnvironmentSink(Protocol):
     """Receives the messages of clients with environments. Only the server's thread calls it, so no method may block."""
+
+    def attach(self, look_later: Callable[[float], None]) -> None:
+        """Takes the means to use the server's thread without a message of a client. Called once, before all others.
+
+        Args:
+            look_later: Makes the server's thread call `look` at a time of `time.monotonic`, at once if that is past.
+                Safe from any thread. The earliest time of several counts.
+        """
+
+    def look(self) -> None:
+        """Decides again, as `attach` has arranged."""
 
     def open(self, hello: Hello, client: DialledClient) -> None:
         """Takes a client, which then waits for `DialledClient.welcome`.

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -33,19 +35,23 @@ Receive: TypeAlias = Callable[[], Awaitable[bytes | None]]
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 _NO_NAME: Final = "client-"
+# The resolution of a loop's timers, in seconds.
+_TIMER_S: Final = 0.001
 
 
 class LoopCalls:
     """Runs functions in the thread of an event loop, and wakes the loop once for many functions. Safe from any thread.
 
-    Each wake-up of the loop is a system call, and the acting thread answers many clients at the same time.
+    Functions run in the order of the calls; at once, if the loop's own thread calls. Each wake-up of the loop is a
+    system call, and the acting thread answers many clients at the same time.
 
     Args:
-        loop: The event loop.
+        loop: The running event loop. Its thread makes the object.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._thread = threading.get_ident()
         self._calls: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()  # guards the flag
         self._is_woken = False
@@ -53,6 +59,9 @@ class LoopCalls:
     def __call__(self, function: Callable[[], None]) -> None:
         """Schedules a function; no effect if the loop is closed."""
         self._calls.append(function)
+        if threading.get_ident() == self._thread:
+            self._run_all()
+            return
         with self._lock:
             if self._is_woken:
                 return
@@ -63,8 +72,57 @@ class LoopCalls:
     def _run(self) -> None:
         with self._lock:
             self._is_woken = False
+        self._run_all()
+
+    def _run_all(self) -> None:
         while self._calls:
             self._calls.popleft()()
+
+
+class LoopAlarm:
+    """Calls a function in the thread of an event loop at the earliest time that was set. Safe from any thread.
+
+    The loop's own timers round up to a millisecond, the time of several passes. Therefore the alarm lets the loop turn
+    without sleeping for the last millisecond.
+
+    Args:
+        loop: The running event loop.
+        calls: Runs functions in the loop.
+        function: The function, which may set the alarm again.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, calls: LoopCalls, function: Callable[[], None]) -> None:
+        self._loop = loop
+        self._calls = calls
+        self._function = function
+        # Only the loop uses these.
+        self._rings_at = math.inf
+        self._handle: asyncio.Handle | None = None
+
+    def __call__(self, at: float) -> None:
+        """Sets the alarm for a time of `time.monotonic`."""
+        self._calls(functools.partial(self._set, at))
+
+    def _set(self, at: float) -> None:
+        if at < self._rings_at:
+            if self._handle is not None:
+                self._handle.cancel()
+            self._rings_at = at
+            self._wait()
+
+    def _wait(self) -> None:
+        left_s = self._rings_at - time.monotonic()
+        if left_s <= _TIMER_S:
+            self._handle = self._loop.call_soon(self._ring)
+        else:
+            self._handle = self._loop.call_later(left_s - _TIMER_S, self._ring)
+
+    def _ring(self) -> None:
+        if time.monotonic() < self._rings_at:
+            self._wait()
+            return
+        self._rings_at, self._handle = math.inf, None
+        self._function()
 
 
 class EnvironmentPlay:

@@ -14,7 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from rollcast.services.address import parse_listening_address
 from rollcast.services.environments.dialled import EnvironmentSink
 from rollcast.services.environments.latencies import Latencies
-from rollcast.services.environments.play import EnvironmentPlay, LoopCalls
+from rollcast.services.environments.play import EnvironmentPlay, LoopAlarm, LoopCalls
 from rollcast.services.errors import ConfigurationError
 from rollcast.services.inference.inference import InferenceSource
 from rollcast.services.inference.service import INFERENCE_SERVICE, InferenceServicer
@@ -191,6 +191,7 @@ class EnvironmentServer:
             options=tuple(options.items()),
         )
         calls, names = LoopCalls(self._loop), [ENVIRONMENT_SERVICE]
+        self._sink.attach(LoopAlarm(self._loop, calls, self._sink.look))
         play = EnvironmentPlay(self._sink, calls, latencies=self.latencies)
         server.add_generic_rpc_handlers((_handlers(play),))
         if self._inference is not None:

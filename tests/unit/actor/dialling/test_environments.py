@@ -1,5 +1,6 @@
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -192,6 +193,135 @@ class TestBatches:
         act(environments, 0)
         client.leave()
         assert not environments.wait(ALL)
+
+
+class TestTheServersThread:
+    """It answers batches while the acting thread waits. Here the test's thread is the server's."""
+
+    @pytest.fixture
+    def looks(self):
+        """The times for which looks are arranged."""
+        return []
+
+    @pytest.fixture
+    def clock(self, monkeypatch):
+        clock = SimpleNamespace(now=1000.0)
+        monkeypatch.setattr("rollcast.actor.dialling.environments.time", SimpleNamespace(monotonic=lambda: clock.now))
+        return clock
+
+    @pytest.fixture
+    def wait(self, looks, monkeypatch):
+        """Has another thread wait until it is woken; returns the future of what the wait returns."""
+        monkeypatch.setattr("rollcast.actor.dialling.environments.LOOK_S", 10 * DEADLINE_S)
+        is_over, begun = threading.Event(), []
+        with ThreadPoolExecutor(1) as threads:
+
+            def begin(environments, answer, forward_s=0.0005):
+                begun.append(environments)
+                environments.attach(looks.append)
+                waits = threading.Event()
+
+                def is_active():
+                    waits.set()
+                    return not is_over.is_set()
+
+                future = threads.submit(environments.wait, ALL, forward_s=forward_s, is_active=is_active, answer=answer)
+                assert waits.wait(DEADLINE_S)
+                return future
+
+            yield begin
+            is_over.set()
+            for environments in begun:
+                environments.close()  # wakes it after a failed test
+
+    def test_answers_until_the_other_must_decide(self, wait):
+        environments = environments_of(1)
+        client, passes, answered_in = FakeClient(environments), iter([0.0005, 0.0001, None]), []
+
+        def answer():
+            answered_in.append(threading.get_ident())
+            environments.news()
+            act(environments, 0)
+            return next(passes)
+
+        returned = wait(environments, answer)
+        for n_answers in (1, 2, 3):
+            client.turn()
+            assert len(client.answers) == n_answers
+        assert returned.result(DEADLINE_S) is False
+        assert set(answered_in) == {threading.get_ident()}
+
+    def test_closes_a_batch_at_its_deadline(self, wait, looks, clock):
+        environments = environments_of()
+        first, _, answered = FakeClient(environments, "a"), FakeClient(environments, "b"), []
+        returned = wait(environments, lambda: answered.append(clock.now))
+        first.turn()
+        assert looks == [1000.0005]
+        environments.look()
+        environments.look()
+        assert (looks[2:], answered) == ([1000.0005], [])
+        clock.now = 1000.0006
+        environments.look()
+        assert answered == [1000.0006]
+        assert returned.result(DEADLINE_S) is False
+
+    def test_closes_a_full_batch_at_once(self, wait, clock):
+        environments = environments_of()
+        first, second, answered = FakeClient(environments, "a"), FakeClient(environments, "b"), []
+        returned = wait(environments, lambda: answered.append(clock.now))
+        first.turn()
+        second.turn()
+        assert answered == [1000.0]
+        assert returned.result(DEADLINE_S) is False
+
+    def test_goes_on_reading_while_each_turn_of_its_loop_brings_a_request(self, wait, clock):
+        environments = environments_of(9)
+        clients, answered = [FakeClient(environments, name) for name in "abcdefghi"], []
+        returned = wait(environments, lambda: answered.append(clock.now))
+        for client in clients[:-1]:
+            client.turn()
+            clock.now += 0.0004
+            environments.look()
+            if answered:
+                break
+        assert answered == [pytest.approx(1000.002)]
+        assert returned.result(DEADLINE_S) is False
+
+    def test_knows_of_a_request_that_arrived_before_the_other_waited(self, wait, looks, clock):
+        environments = environments_of()
+        first, _ = FakeClient(environments, "a"), FakeClient(environments, "b")
+        first.turn()
+        returned = wait(environments, lambda: None)
+        assert looks == [1000.0005]
+        clock.now = looks[0]
+        environments.look()
+        assert returned.result(DEADLINE_S) is False
+
+    @pytest.mark.parametrize("forward_s", [0.0, 0.01], ids=["none yet", "long"])
+    def test_leaves_batches_to_the_other_if_the_last_pass_was(self, wait, forward_s):
+        environments = environments_of(1)
+        client = FakeClient(environments)
+        returned = wait(environments, lambda: pytest.fail("the acting thread's"), forward_s)
+        client.turn()
+        assert returned.result(DEADLINE_S) is True
+
+    def test_leaves_the_next_batch_to_the_other_after_a_long_pass(self, wait):
+        environments = environments_of(1)
+        client = FakeClient(environments)
+        returned = wait(environments, lambda: 0.01)
+        client.turn()
+        assert returned.result(DEADLINE_S) is False
+
+    def test_leaves_its_errors_to_the_other(self, wait):
+        def fail():
+            raise KeyError("of the policy")
+
+        environments = environments_of(1)
+        client = FakeClient(environments)
+        returned = wait(environments, fail)
+        client.turn()
+        with pytest.raises(KeyError, match="of the policy"):
+            returned.result(DEADLINE_S)
 
 
 class TestNews:

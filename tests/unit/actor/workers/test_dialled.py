@@ -1,3 +1,6 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -10,6 +13,7 @@ from rollcast.services.rollouts.statistics import EpochStatistic, EventStatistic
 from rollcast.services.spaces.spaces import SubstepSpaces
 from tests.dialled_clients import FakeClient
 from tests.play_messages import FLAT, TEAM
+from tests.processes import DEADLINE_S, wait_until
 from tests.unit.actor.acting_policies import loaded, state_of
 
 RUNNING, TERMINATED, INTERRUPTED = AgentState.RUNNING, AgentState.TERMINATED, AgentState.INTERRUPTED
@@ -82,6 +86,28 @@ def test_rows_are_what_was_seen_done_and_earned(policy):
     assert [(episode.episode_return, episode.n_steps) for episode in first.episodes] == [(3.0, 3)]
     done = np.concatenate([rollout.substeps["0"].action[:, 0] for rollout in (first, second)])
     np.testing.assert_array_equal(done, [int(told.actions[0]) for told in game.answers[:8]])
+
+
+def test_the_thread_of_the_server_answers_while_the_acting_one_waits(policy):
+    n_steps, acted_in = 100, []
+
+    class Watched(Game):
+        def answer(self, actions, **about):
+            acted_in.append(threading.get_ident())
+            super().answer(actions, **about)
+
+    worker, environments = worker_of(policy, n_steps=n_steps)
+    environments.attach(lambda _at: None)
+    game = Watched(environments)
+    game.paused = {0}
+    with ThreadPoolExecutor(1) as threads:
+        rollout = threads.submit(worker.collect)
+        for step in range(n_steps):
+            wait_until(lambda: len(game.answers) > step, f"the answer to step {step}", every_s=0.0001)  # noqa: B023 - called at once
+            game.step(0)
+        rollout = rollout.result(DEADLINE_S)
+    np.testing.assert_array_equal(rollout.substeps["0"].observation[""][:, 0, 0], range(n_steps))
+    assert threading.get_ident() in acted_in
 
 
 def test_seeds_are_told_to_clients_and_to_the_learner(policy):

@@ -1,12 +1,14 @@
 """The stream of one client, over a transport that a test plays."""
 
 import asyncio
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from rollcast.services.environments.dialled import DialledClient, DialledTurn, Hello
-from rollcast.services.environments.play import EnvironmentPlay, LoopCalls
+from rollcast.services.environments.play import EnvironmentPlay, LoopAlarm, LoopCalls
 from rollcast.services.errors import InvalidTurnError
 from tests.play_messages import hello, turn, turns
 from tests.processes import DEADLINE_S
@@ -21,6 +23,10 @@ class Welcomes:
 
     def __init__(self) -> None:
         self.has_left = asyncio.Event()
+
+    def attach(self, look_later: Callable[[float], None]) -> None: ...
+
+    def look(self) -> None: ...
 
     def open(self, hello: Hello, client: DialledClient) -> None:
         client.welcome(range(hello.n_envs))
@@ -54,3 +60,64 @@ def test_a_message_that_is_being_written_is_not_broken_off_by_an_error():
         return is_written
 
     assert asyncio.run(asyncio.wait_for(play_wrongly(), DEADLINE_S))
+
+
+def in_a_loop(play: Callable[[asyncio.AbstractEventLoop], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await play(asyncio.get_running_loop())
+
+    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
+
+
+def test_calls_of_the_loop_itself_come_after_those_before_them_and_at_once() -> None:
+    async def call(loop: asyncio.AbstractEventLoop) -> None:
+        called: list[str] = []
+        calls = LoopCalls(loop)
+        other = threading.Thread(target=calls, args=(lambda: called.append("another thread's"),))
+        other.start()
+        other.join(DEADLINE_S)
+        calls(lambda: called.append("the loop's"))
+        assert called == ["another thread's", "the loop's"]
+        await asyncio.sleep(0)
+
+    in_a_loop(call)
+
+
+@pytest.mark.parametrize("ahead_s", [-1.0, 0.0003, 0.005], ids=["past", "less than a timer's tick", "a few ticks"])
+def test_an_alarm_rings_in_the_loop_and_not_before_its_time(ahead_s: float) -> None:
+    async def ring(loop: asyncio.AbstractEventLoop) -> None:
+        rang, rang_at = asyncio.Event(), []
+
+        def note() -> None:
+            rang_at.append((time.monotonic(), threading.get_ident()))
+            rang.set()
+
+        alarm = LoopAlarm(loop, LoopCalls(loop), note)
+        at = time.monotonic() + ahead_s
+        await loop.run_in_executor(None, alarm, at)
+        await rang.wait()
+        assert rang_at[0][0] >= at
+        assert rang_at[0][1] == threading.get_ident()
+
+    in_a_loop(ring)
+
+
+def test_an_alarm_rings_at_the_earliest_time_and_can_be_set_again_then() -> None:
+    async def ring(loop: asyncio.AbstractEventLoop) -> None:
+        rang, n_rings = asyncio.Event(), 0
+
+        def note() -> None:
+            nonlocal n_rings
+            n_rings += 1
+            if n_rings == 1:
+                alarm(-1.0)
+            else:
+                rang.set()
+
+        alarm = LoopAlarm(loop, LoopCalls(loop), note)
+        for at in (time.monotonic() + 10 * DEADLINE_S, time.monotonic(), time.monotonic() + DEADLINE_S):
+            alarm(at)
+        await rang.wait()
+        assert n_rings == 2
+
+    in_a_loop(ring)

@@ -41,6 +41,10 @@ class ActsAtOnce:
         self.clients: dict[str, DialledClient] = {}
         self.left: dict[str, str] = {}
 
+    def attach(self, look_later: Callable[[float], None]) -> None: ...
+
+    def look(self) -> None: ...
+
     def open(self, hello: Hello, client: DialledClient) -> None:
         self.clients[client.name] = client
         client.welcome(range(hello.n_envs))

@@ -45,6 +45,10 @@ class Sink:
         self.refusal = None
         self.answers = True
 
+    def attach(self, look_later): ...
+
+    def look(self): ...
+
     def open(self, told, client):
         if self.refusal is not None:
             raise self.refusal
