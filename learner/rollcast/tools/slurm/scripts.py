@@ -1,5 +1,6 @@
 """Writes the batch scripts of a run: one learner job, and arrays of actors and evaluators."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from rollcast.tools.slurm.template import COMMAND, DIRECTIVES, PROLOG, fill
 
 # The name in the learner's certificate: the certificate is made before the learner's machine is known.
 SERVER_NAME: Final = "localhost"
+# sbatch splits an #SBATCH line at spaces, removes quotes and backslashes, and takes the rest from # on for a comment.
+_MEANS_MORE: Final = re.compile(r"[\s\"'\\#]")
 
 # Runs a process until it ends, and `beside` in the background. A signal makes `wait` return early, so the script waits
 # again.
@@ -286,6 +289,9 @@ def _literal(path: Path) -> str:
 
 
 def quoted_value(value: object) -> str:
-    """Quotes a value of an #SBATCH line, because sbatch splits lines at spaces."""
+    """Returns a value as an #SBATCH line needs it: quoted if sbatch would read it otherwise."""
     text = str(value)
-    return f'"{text}"' if any(character.isspace() for character in text) else text
+    if not _MEANS_MORE.search(text):
+        return text
+    escaped = text.replace("\\", r"\\").replace('"', r"\"")
+    return f'"{escaped}"'

@@ -66,12 +66,16 @@ def test_a_batch_has_what_the_actors_bring_in_a_round_and_impalas_what_half_of_t
     assert batch_size(settings_of(options), CARTPOLE_LIKE) == expected
 
 
-def test_the_page_tells_the_smallest_batches():
+def test_the_page_and_the_help_tell_the_smallest_batches():
     alone = "--n-actors 1 --envs-per-actor 1 --algorithm"
-    least = {name: batch_size(settings_of(f"{alone} {name}"), CARTPOLE_LIKE) for name in ("impala", "ppo", "appo")}
+    algorithms = ("impala", "ppo", "appo", "dqn", "r2d2", "sac")
+    least = {name: batch_size(settings_of(f"{alone} {name}"), CARTPOLE_LIKE) for name in algorithms}
     assert least["ppo"] == least["appo"]
     expected = f"A batch has at least {least['impala']} trajectories with IMPALA, and {least['ppo']} with PPO and APPO."
     assert expected in text_of("tune.md")
+    told = TrainSettings.model_fields["batch_size"].description
+    assert f"at least {least['ppo']}; with IMPALA, of half of them, at least {least['impala']}; " in told
+    assert f"with DQN {least['dqn']} entries, R2D2 {least['r2d2']}, SAC {least['sac']}." in told
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,17 @@ class TestActors:
         settings = read("--sbatch", "--comment='of the second try' --wckey 'a b' --exclusive")
         assert settings.learner_resources().extra == ['--comment="of the second try"', '--wckey "a b"', "--exclusive"]
 
+    @pytest.mark.parametrize(
+        ("given", "written"),
+        [
+            ("""--comment='say "a b"'""", r'--comment="say \"a b\""'),
+            ("--comment=run#7", '--comment="run#7"'),
+            (r"--comment='C:\new'", r'--comment="C:\\new"'),
+        ],
+    )
+    def test_may_have_values_that_sbatch_would_read_otherwise(self, given, written):
+        assert read(f"--sbatch={given}").learner_resources().extra == [written]
+
 
 @pytest.mark.parametrize("time", ["4", "3:01", "0:3:01", "0-1", "1-0:0:0", "UNLIMITED", "0", "0:00"])
 def test_a_time_limit_leaves_time_to_train(time):
