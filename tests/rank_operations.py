@@ -1,10 +1,12 @@
 """One rank that does what `test_group` asks for: `python -m tests.rank_operations WHAT`."""
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +17,7 @@ from rollcast.learner.ranks import group as group_module
 from rollcast.learner.ranks.group import RankGroup
 from rollcast.learner.ranks.rank_info import rank_info
 from rollcast.learner.ranks.rounds import RankRounds, RankState
-from rollcast.services.errors import ConfigurationError, RollcastError
+from rollcast.services.errors import ConfigurationError, RankLostError, RollcastError
 from rollcast.services.process.interrupts import run_to_end
 
 # Stands for NCCL, among torch's backends.
@@ -178,8 +180,14 @@ def main(what: str) -> int:
             if what == "freeze" and place.rank == 0:
                 os.kill(os.getpid(), signal.SIGSTOP)
             group.describe_by(lambda: ("thinking", "after 7 updates"))
-            if is_last and what == "die":
+            if is_last and what.startswith("die"):
                 os._exit(0)
+            if what == "die while a text is awaited":
+                with ThreadPoolExecutor(1) as threads:
+                    text = threads.submit(group.told, "part", 1, what="a part of the checkpoint", timeout_s=600.0)
+                    with contextlib.suppress(RankLostError):
+                        group.sum(torch.ones(1), "the second sum")
+                    text.result()
             if is_last and what == "raise":
                 raise ConfigurationError("a wrong number; expected another; take it")
             if not is_last and UNTIL_A_STOP in what:

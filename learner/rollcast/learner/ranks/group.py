@@ -48,6 +48,7 @@ _MAX_WORD: Final = 1000
 _MAX_SHOWN: Final = 80
 # Why an operation ended before its deadline.
 _STOPPED: Final = "it was asked to stop, and waits for no silent rank"
+_FAILED: Final = "an operation of all ranks has failed, and it waits for no silent rank"
 # The interval between checks for an awaited text.
 _LOOK_S: Final = 0.05
 
@@ -199,6 +200,8 @@ class RankGroup(Group):
         self._watch: DeviceWatch | None = None
         self._abort_lock = threading.Lock()  # guards the flag: the trainer and the watch may abort at once
         self._is_aborted = False
+        # True: an operation of all ranks has failed, so this rank ends.
+        self._has_failed = False
         # The thing that an operation of all ranks waits for; empty: none runs.
         self._operating = ""
         self._ended = threading.Event()
@@ -355,12 +358,14 @@ class RankGroup(Group):
             now = time.monotonic()
             if word != before:
                 before, heard_at = word, now
-            is_silent = now - heard_at > _STOP_SILENCE_S and self._is_stopping()
+            # The end of a rank waits for the thread that writes a checkpoint.
+            is_silent = now - heard_at > _STOP_SILENCE_S and (self._has_failed or self._is_stopping())
             if now - began > timeout_s or is_silent or (word is not None and word.ended):
+                why = f": {_FAILED if self._has_failed else _STOPPED}" if is_silent else ""
                 raise RankLostError(
                     f"rank {self.rank} of {self.n_ranks} waited {now - began:.1f} s for {what}, and rank {rank} has "
                     f"{_where(word)}; expected all ranks within {timeout_s:g} s; look at the log of "
-                    f"rank {rank}, or raise --ranks.timeout-s{f': {_STOPPED}' if is_silent else ''}"
+                    f"rank {rank}, or raise --ranks.timeout-s{why}"
                 )
             self._ended.wait(_LOOK_S)
 
@@ -459,7 +464,7 @@ class RankGroup(Group):
         try:
             yield
         except (RuntimeError, TimeoutError) as error:
-            self._has_given_up = isinstance(error, TimeoutError)
+            self._has_given_up, self._has_failed = isinstance(error, TimeoutError), True
             # A thread that waits for the device, such as the publisher's, must also end.
             self._abort_device()
             raise RankLostError(self._lost(what, time.monotonic() - began, error)) from error

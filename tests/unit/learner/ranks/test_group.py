@@ -121,6 +121,14 @@ def test_a_rank_that_is_asked_to_stop_does_not_wait_for_a_frozen_store_until_the
         assert output.endswith(": it has not answered for 8 s\n")
 
 
+def test_a_text_of_a_dead_rank_is_not_awaited_once_an_operation_has_failed():
+    with ranks("die while a text is awaited") as (first, _):
+        code, output = outcome(first)
+        assert code == 1
+        assert " s for a part of the checkpoint, and rank 1 has not arrived; " in output
+        assert output.endswith(": an operation of all ranks has failed, and it waits for no silent rank\n")
+
+
 def test_ranks_on_gpus_agree_in_main_memory():
     with ranks("agree on gpus") as processes:
         for process in processes:
