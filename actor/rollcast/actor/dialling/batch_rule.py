@@ -6,6 +6,8 @@ from typing import Final
 
 # The longest wait of a request for others, in seconds. A slower pass, such as the first one, is not representative.
 LONGEST_WAIT_S: Final = 0.05
+# While the server reads requests without a break, a batch may close this long after its oldest request, in seconds.
+LONGEST_CROWD_S: Final = 0.002
 # Once an environment waits for the end of a rollout, the others have this part of the rollout's duration to catch up.
 PATIENCE: Final = 0.1
 
@@ -15,8 +17,8 @@ class BatchRule:
     """Closes a batch when all live environments wait, the batch is full, or the oldest request reaches its limit.
 
     A request waits for other requests at most as long as the last forward pass took. A request that had just missed a
-    pass would wait about as long. So a slow environment never delays other environments. `DialledEnvironments` prolongs
-    the wait a little while it reads more requests.
+    pass would wait about as long. So a slow environment never delays other environments. While the
+    server reads further requests without a break, the limit is at least 2 ms.
 
     Attributes:
         max_size: The largest number of environments in a batch; None: no limit.
@@ -41,6 +43,14 @@ class BatchRule:
             forward_s: The seconds that the last forward pass took.
         """
         return math.inf if oldest is None else oldest + min(forward_s, LONGEST_WAIT_S)
+
+    def crowd_deadline(self, oldest: float | None) -> float:
+        """Returns the time until which a batch may wait while the server reads further requests without a break.
+
+        Args:
+            oldest: The time of the oldest request; None: no request.
+        """
+        return -math.inf if oldest is None else oldest + LONGEST_CROWD_S
 
 
 @dataclass(slots=True)

@@ -44,8 +44,6 @@ _SLOW_S: Final = 10.0
 _MAX_CHOOSERS: Final = 16
 # The server's thread runs passes up to this long, in seconds. It reads and writes nothing meanwhile.
 _SHORT_PASS_S: Final = 0.001
-# While the server's thread reads requests without a break, a batch may take this long after its oldest request.
-_LONGEST_CROWD_S: Final = 0.002
 
 
 class PlaceNews(NamedTuple):
@@ -193,7 +191,7 @@ class DialledEnvironments:
         # Makes the server's thread call `look` at a time; None: no server. And the time of the next such call.
         self._look_later: Callable[[float], None] | None = None
         self._next_look = math.inf
-        # Whether no request has arrived since the last look.
+        # True: no request has arrived since the last look.
         self._is_quiet = True
         # Answers batches while the acting thread waits; None: the acting thread answers.
         self._deputy: _Deputy | None = None
@@ -250,9 +248,9 @@ class DialledEnvironments:
             if self._deputy is None:
                 return
             is_quiet, self._is_quiet = self._is_quiet, True
-            oldest = self._oldest()
-            is_crowd = oldest is not None and not is_quiet and time.monotonic() < oldest + _LONGEST_CROWD_S
-            if is_crowd and not self._is_full(self._deputy.rule):
+            rule = self._deputy.rule
+            is_crowd = not is_quiet and time.monotonic() < rule.crowd_deadline(self._oldest())
+            if is_crowd and not self._is_full(rule):
                 self._schedule_look(-math.inf)
             else:
                 self._answer_if_due(self._deputy)

@@ -456,6 +456,7 @@ class RankGroup(Group):
             # Now, not when the next checkpoint needs it.
             raise RankLostError(self._without_store(f"before {what}", self._store_lost))
         if self._watch is not None and (aborted := self._watch.aborted) is not None:
+            self._has_failed = True
             error = RuntimeError("its device waited, and not the call: the operation was aborted")
             raise RankLostError(self._lost(aborted.what, aborted.waited_s, error))
         self._operating = what

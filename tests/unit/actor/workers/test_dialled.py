@@ -103,7 +103,7 @@ def test_the_thread_of_the_server_answers_while_the_acting_one_waits(policy):
     with ThreadPoolExecutor(1) as threads:
         rollout = threads.submit(worker.collect)
         for step in range(n_steps):
-            wait_until(lambda: len(game.answers) > step, f"the answer to step {step}", every_s=0.0001)  # noqa: B023 - called at once
+            wait_until(lambda step=step: len(game.answers) > step, f"the answer to step {step}", every_s=0.0001)
             game.step(0)
         rollout = rollout.result(DEADLINE_S)
     np.testing.assert_array_equal(rollout.substeps["0"].observation[""][:, 0, 0], range(n_steps))

@@ -78,7 +78,6 @@ def test_calls_of_the_loop_itself_come_after_those_before_them_and_at_once() -> 
         other.join(DEADLINE_S)
         calls(lambda: called.append("the loop's"))
         assert called == ["another thread's", "the loop's"]
-        await asyncio.sleep(0)
 
     in_a_loop(call)
 
